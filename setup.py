@@ -1,0 +1,79 @@
+"""Extensions and compiler flags. Metadata lives in pyproject.toml.
+
+Two kinds of module are compiled:
+
+* every hand-written ``.pyx`` below ``shardsrv/`` (memory and system calls);
+* the hot modules of the pure rooms named in ``HOT``: ordinary ``.py`` files, compiled as they are. With ``SHARDSRV_PURE=1`` in
+  the environment of the build they are left alone and the same files run interpreted.
+
+``SHARDSRV_DEBUG=1`` turns on C assertions and leaves annotated HTML beside the sources.
+"""
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+PURE = os.environ.get("SHARDSRV_PURE") == "1"
+DEBUG = os.environ.get("SHARDSRV_DEBUG") == "1"
+
+HOT: tuple[str, ...] = ()
+"""Modules of the pure rooms that are compiled, by path below the root."""
+
+DIRECTIVES = {"language_level": 3, "embedsignature": True, "binding": False}
+# Overflow is checked in the room whose integers come from peers (decoders bound them below 2**62 already).
+CHECKED = {"overflowcheck": True}
+
+
+def require_toolchain() -> None:
+    """Refuse early, in one sentence that names the package to install."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None and shutil.which("cc") is None and shutil.which("gcc") is None:
+        sys.exit(f"shardsrv: no C compiler ({compiler}) was found; install one, for example the package gcc (Debian: build-essential).")
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.exists():
+        sys.exit(f"shardsrv: {header} is missing; install the headers of this Python, for example the package python3-dev.")
+
+
+def extensions() -> list[Extension]:
+    flags = ["-O2", "-Wall", "-Wno-unused-function", "-fno-strict-aliasing"]
+    macros = []
+    if DEBUG:
+        flags += ["-O0", "-g"]
+    else:
+        flags += ["-DNDEBUG"]
+        macros += [("CYTHON_WITHOUT_ASSERTIONS", "1")]
+    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "shardsrv").rglob("*.pyx"))
+    if not PURE:
+        sources += [path for path in HOT if (ROOT / path).exists()]
+    return [
+        Extension(
+            str(Path(source).with_suffix("")).replace(os.sep, "."),
+            [source],
+            extra_compile_args=flags,
+            define_macros=macros,
+        )
+        for source in sources
+    ]
+
+
+class BuildExtensions(build_ext):
+    """Cythonize late, so that metadata commands need neither Cython nor a compiler."""
+
+    def finalize_options(self) -> None:
+        require_toolchain()
+        from Cython.Build import cythonize
+
+        modules = self.distribution.ext_modules or []
+        if modules and not getattr(self.distribution, "_cythonized", False):
+            self.distribution.ext_modules = cythonize(modules, compiler_directives=DIRECTIVES, annotate=DEBUG, quiet=True)
+            self.distribution._cythonized = True
+        super().finalize_options()
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions})
