@@ -1,0 +1,1 @@
+"""Movement: shared memory, lanes, client sockets."""

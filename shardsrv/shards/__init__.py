@@ -1,0 +1,1 @@
+"""Processes: supervisor, shard, router, reconciler."""

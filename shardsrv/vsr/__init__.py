@@ -1,0 +1,1 @@
+"""Consensus: Viewstamped Replication as a pure state machine (events in, effects out)."""
