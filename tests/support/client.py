@@ -1,0 +1,361 @@
+"""A small synchronous client of the binary protocol, written against the wire format alone.
+
+It knows nothing of the server's code: a mistake that the server's encoder and decoder share is found here. One request
+is in flight at a time; nothing is retried or resent, so a test knows exactly what it asked for.
+
+Frame: a header of 256 bytes, whose u32 at 48 is the length of the whole frame, then the body.
+"""
+
+import secrets
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import xxhash
+
+from tests.support.batches import Batch, Message, decode_batches, encode_batch
+
+HEADER_SIZE = 256
+COMMAND_REQUEST, COMMAND_REPLY, COMMAND_EVICTION = 5, 8, 13
+REGISTER, NON_REPLICATED, LOGOUT = 1, 2, 3
+CREATE_STREAM, DELETE_STREAM, PURGE_STREAM, CREATE_TOPIC, DELETE_TOPIC, PURGE_TOPIC = 128, 130, 131, 132, 134, 135
+CREATE_PARTITIONS = 136
+SEND_MESSAGES, STORE_OFFSET, DELETE_OFFSET = 160, 161, 162
+PING, GET_STATS, GET_CLUSTER, GET_ME, POLL, GET_OFFSET, GET_STREAM, GET_TOPIC = 1, 10, 12, 20, 100, 120, 200, 300
+RESULT_FRAMED = frozenset(
+    {REGISTER, 64, 65, 66, 67, 68, *range(128, 138), *range(139, 150), STORE_OFFSET, DELETE_OFFSET}
+)
+"""Operations whose successful reply starts with a result section."""
+PROTOCOL_VERSION = 11264
+BY_OFFSET, BY_TIMESTAMP, FIRST, LAST, NEXT = 1, 2, 3, 4, 5
+
+
+class Refused(Exception):
+    """The server answered with an error code, in the header (``status``) or in the result section (``result``)."""
+
+    def __init__(self, code: int, channel: str) -> None:
+        super().__init__(f"{channel} {code}")
+        self.code = code
+        self.channel = channel
+
+
+class Evicted(Exception):
+    """The server answered with an eviction."""
+
+    def __init__(self, reason: int) -> None:
+        super().__init__(f"eviction, reason {reason}")
+        self.reason = reason
+
+
+class ConnectionLost(Exception):
+    """The connection ended or timed out before the whole answer was here: the outcome of the request is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame from the server."""
+
+    header: bytes
+    body: bytes
+
+    @property
+    def command(self) -> int:
+        return self.header[60]
+
+    @property
+    def operation(self) -> int:
+        return self.header[208]
+
+    @property
+    def status(self) -> int:
+        return int.from_bytes(self.header[216:220], "little")
+
+    @property
+    def request(self) -> int:
+        return int.from_bytes(self.header[200:208], "little")
+
+    @property
+    def commit(self) -> int:
+        return int.from_bytes(self.header[184:192], "little")
+
+    @property
+    def eviction_reason(self) -> int:
+        return self.header[255]
+
+    @property
+    def result(self) -> int | None:
+        """Code of the result section, 0 for success; ``None`` when the reply has no such section."""
+        if self.command != COMMAND_REPLY or self.status or self.operation not in RESULT_FRAMED or not self.body:
+            return None
+        count = int.from_bytes(self.body[:4], "little")
+        return int.from_bytes(self.body[8:12], "little") if count else 0
+
+    @property
+    def payload(self) -> bytes:
+        """The body behind the result section, where there is one."""
+        return self.body[4:] if self.result == 0 else self.body
+
+
+def request_header(
+    *,
+    operation: int,
+    size: int,
+    client: bytes,
+    session: int,
+    request: int,
+    code: int = 0,
+    checksum: int = 0,
+    command: int = COMMAND_REQUEST,
+) -> bytes:
+    """The 256 bytes in front of a request's body."""
+    header = bytearray(HEADER_SIZE)
+    struct.pack_into("<I", header, 48, size)
+    header[60] = command
+    header[128:144] = client
+    struct.pack_into("<Q", header, 144, checksum)
+    struct.pack_into("<Q", header, 168, request)
+    header[176] = operation
+    struct.pack_into("<Q", header, 184, session)
+    struct.pack_into("<I", header, 196, code)
+    return bytes(header)
+
+
+class Connection:
+    """A socket that sends and receives whole frames."""
+
+    def __init__(self, host: str, port: int, timeout: float = 30.0) -> None:
+        """Connect; ``timeout`` in seconds holds for every later wait too. Raises ``OSError`` when nobody listens."""
+        self.socket = socket.create_connection((host, port), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+
+    def send(self, data: bytes) -> None:
+        """Write all bytes; raises :class:`ConnectionLost`."""
+        try:
+            self.socket.sendall(data)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def receive(self) -> Frame:
+        """The next frame. Raises :class:`ConnectionLost` at the end of the stream, ``TimeoutError`` when none comes."""
+        header = self._read(HEADER_SIZE)
+        size = int.from_bytes(header[48:52], "little")
+        if size < HEADER_SIZE:
+            raise ConnectionLost(f"a frame of {size} bytes")
+        return Frame(header, self._read(size - HEADER_SIZE))
+
+    def _read(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            try:
+                chunk = self.socket.recv(max(65536, size - len(self._buffer)))
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise ConnectionLost(str(error)) from error
+            if not chunk:
+                raise ConnectionLost(f"closed after {len(self._buffer)} of {size} bytes")
+            self._buffer += chunk
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Client:
+    """One logged-in (or not yet logged-in) connection with its session and request numbers."""
+
+    def __init__(self, host: str, port: int, timeout: float = 30.0) -> None:
+        self.connection = Connection(host, port, timeout)
+        self.client = secrets.token_bytes(16)
+        self.session = 0
+        self.request = 0
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def exchange(self, operation: int, body: bytes = b"", *, request: int, code: int = 0, checksum: int = 0) -> Frame:
+        """Send one request and return the frame that answers it, whatever it is."""
+        header = request_header(
+            operation=operation,
+            size=HEADER_SIZE + len(body),
+            client=self.client,
+            session=0 if operation == REGISTER else self.session,
+            request=request,
+            code=code,
+            checksum=checksum,
+        )
+        self.connection.send(header + body)
+        try:
+            return self.connection.receive()
+        except TimeoutError as error:
+            raise ConnectionLost("no answer in time") from error
+
+    def login(self, username: str = "iggy", password: str = "iggy") -> int:
+        """Register with a new client id and return the session."""
+        self.client = secrets.token_bytes(16)
+        self.request = 0
+        body = (
+            struct.pack("<I", PROTOCOL_VERSION)
+            + text("shardsrv-tests")
+            + text("1")
+            + text(username)
+            + text(password)
+            + b"\0\0\0\0"
+        )
+        payload = self._accepted(self.exchange(REGISTER, body, request=0, checksum=xxhash.xxh3_64_intdigest(body)))
+        self.session = int.from_bytes(payload[4:12], "little")
+        return self.session
+
+    def logout(self) -> None:
+        self.request += 1
+        self._accepted(self.exchange(LOGOUT, request=self.request))
+        self.session = 0
+
+    def read(self, code: int, body: bytes = b"") -> bytes:
+        """A request that is not replicated; returns the reply's body."""
+        return self._accepted(self.exchange(NON_REPLICATED, body, request=max(self.request, 1), code=code))
+
+    def change(self, operation: int, body: bytes) -> bytes:
+        """A replicated request; consumes a request number and returns the payload behind the result section."""
+        self.request += 1
+        checksum = 0 if operation in (SEND_MESSAGES, STORE_OFFSET, DELETE_OFFSET) else xxhash.xxh3_64_intdigest(body)
+        return self._accepted(self.exchange(operation, body, request=self.request, checksum=checksum))
+
+    def ping(self) -> None:
+        self.read(PING)
+
+    def create_stream(self, name: str) -> int:
+        """Returns the id of the stream."""
+        return int.from_bytes(self.change(CREATE_STREAM, text(name))[:4], "little")
+
+    def delete_stream(self, stream: int | str) -> None:
+        self.change(DELETE_STREAM, identifier(stream))
+
+    def create_topic(
+        self, stream: int | str, name: str, partitions: int = 1, options: dict[str, str] | None = None
+    ) -> int:
+        """Returns the id of the topic."""
+        body = identifier(stream) + struct.pack("<I", partitions) + text(name) + option_block(options or {})
+        return int.from_bytes(self.change(CREATE_TOPIC, body)[:4], "little")
+
+    def send(self, stream: int | str, topic: int | str, partition: int, payloads: Sequence[bytes]) -> int:
+        """Send one batch to one partition; returns the offset of its first message."""
+        return self.send_batch(stream, topic, partition, len(payloads), encode_batch(payloads))
+
+    def send_batch(self, stream: int | str, topic: int | str, partition: int, count: int, batch: bytes) -> int:
+        """Send a batch that is already encoded; returns the offset of its first message."""
+        payload = self.change(SEND_MESSAGES, send_body(stream, topic, partition, count, batch))
+        return struct.unpack_from("<Q", payload, 16)[0]
+
+    def poll_batches(
+        self,
+        stream: int | str,
+        topic: int | str,
+        partition: int,
+        *,
+        strategy: int = BY_OFFSET,
+        value: int = 0,
+        count: int = 1000,
+        auto_commit: bool = False,
+        consumer: int | str = 1,
+    ) -> tuple[int, list[Batch]]:
+        """Committed offset of the partition and the records, every checksum verified."""
+        body = (
+            b"\1"
+            + identifier(consumer)
+            + identifier(stream)
+            + identifier(topic)
+            + struct.pack("<BI", 1, partition)
+            + struct.pack("<BQIB", strategy, value, count, auto_commit)
+        )
+        reply = self.read(POLL, body)
+        _partition, current, announced = struct.unpack_from("<IQI", reply)
+        batches = decode_batches(reply[16:])
+        found = sum(len(batch.messages) for batch in batches)
+        if found != announced:
+            raise AssertionError(f"a poll announced {announced} messages and returned {found}")
+        return current, batches
+
+    def poll(self, stream: int | str, topic: int | str, partition: int, **how: object) -> list[Message]:
+        """The messages of one poll, in the order in which they came; see :meth:`poll_batches`."""
+        _current, batches = self.poll_batches(stream, topic, partition, **how)  # type: ignore[arg-type]
+        return [message for batch in batches for message in batch.messages]
+
+    def poll_all(self, stream: int | str, topic: int | str, partition: int, count: int = 1000) -> list[Message]:
+        """Every message of a partition from offset 0 on."""
+        messages: list[Message] = []
+        while True:
+            start = messages[-1].offset + 1 if messages else 0
+            more = self.poll(stream, topic, partition, value=start, count=count)
+            if not more:
+                return messages
+            messages += more
+
+    def store_offset(
+        self, stream: int | str, topic: int | str, partition: int, offset: int, consumer: int | str = 1
+    ) -> None:
+        body = self._offset_target(stream, topic, partition, consumer) + struct.pack("<QB", offset, 1)
+        self.change(STORE_OFFSET, body)
+
+    def delete_offset(self, stream: int | str, topic: int | str, partition: int, consumer: int | str = 1) -> None:
+        self.change(DELETE_OFFSET, self._offset_target(stream, topic, partition, consumer) + b"\1")
+
+    def get_offset(self, stream: int | str, topic: int | str, partition: int, consumer: int | str = 1) -> int | None:
+        """The stored offset, ``None`` when nothing is stored."""
+        reply = self.read(GET_OFFSET, self._offset_target(stream, topic, partition, consumer))
+        return struct.unpack_from("<Q", reply, 12)[0] if reply else None
+
+    @staticmethod
+    def _offset_target(stream: int | str, topic: int | str, partition: int, consumer: int | str) -> bytes:
+        return b"\1" + identifier(consumer) + identifier(stream) + identifier(topic) + struct.pack("<BI", 1, partition)
+
+    @staticmethod
+    def _accepted(frame: Frame) -> bytes:
+        if frame.command == COMMAND_EVICTION:
+            raise Evicted(frame.eviction_reason)
+        if frame.command != COMMAND_REPLY:
+            raise AssertionError(f"a frame of command {frame.command} came in answer to a request")
+        if frame.status:
+            raise Refused(frame.status, "status")
+        if frame.result:
+            raise Refused(frame.result, "result")
+        return frame.payload
+
+
+def text(value: str | bytes) -> bytes:
+    """One length byte and the bytes."""
+    data = value.encode() if isinstance(value, str) else value
+    return bytes([len(data)]) + data
+
+
+def identifier(value: int | str) -> bytes:
+    """A numeric id (kind 1) or a name (kind 2)."""
+    return struct.pack("<BBI", 1, 4, value) if isinstance(value, int) else b"\2" + text(value)
+
+
+def option_block(options: dict[str, str]) -> bytes:
+    """Options with their values as strings, in the order of the keys."""
+    return b"".join(_field(key) + _field(options[key]) for key in sorted(options))
+
+
+def _field(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<BI", 2, len(data)) + data
+
+
+def send_body(stream: int | str, topic: int | str, partition: int, count: int, batch: bytes) -> bytes:
+    """The body of send_messages: routing metadata, then the batch."""
+    target = identifier(stream) + identifier(topic) + struct.pack("<BBI", 2, 4, partition) + struct.pack("<I", count)
+    return struct.pack("<I", len(target)) + target + batch
