@@ -54,6 +54,15 @@ class OurFault(ShardsrvError):
 
 
 @attrs.define(slots=False)
+class EncodeError(OurFault):
+    """A value that its field cannot carry: `what` names the field. Callers check user input before they encode it."""
+
+    summary: ClassVar[str] = "cannot be encoded"
+    what: str = ""
+    value: object = None
+
+
+@attrs.define(slots=False)
 class DiskFault(ShardsrvError):
     """Storage is full, failing, damaged or unreadable."""
 
