@@ -51,7 +51,7 @@ class Batch:
 
 
 def seal_batch(fields: tuple[int, int, int, int, int, int], frame_checksums: Sequence[int]) -> int:
-    """Checksum over partition id, base offset, base timestamp, origin timestamp, length, count and all frame checksums."""
+    """Checksum over partition id, base offset, base and origin timestamp, length, count and all frame checksums."""
     state = xxhash.xxh3_64(SEALED_FIELDS.pack(*fields))
     for checksum in frame_checksums:
         state.update(checksum.to_bytes(8, "little"))

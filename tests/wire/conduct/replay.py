@@ -1,0 +1,350 @@
+"""Replays the exchanges of one source against a server that started empty.
+
+One recorded connection becomes one connection. Client ids and request numbers are sent as recorded; the session is the
+one that this server gave, a recorded session that was wrong on purpose stays as wrong as it was. A request that nobody
+answers is told from a slow answer by a ping behind it: requests of one connection are answered in order.
+"""
+
+import json
+import secrets
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tests.support import replies
+from tests.support.client import (
+    COMMAND_EVICTION,
+    DELETE_TOPIC,
+    HEADER_SIZE,
+    LOGOUT,
+    NON_REPLICATED,
+    PING,
+    PROTOCOL_VERSION,
+    REGISTER,
+    Connection,
+    ConnectionLost,
+    Frame,
+    identifier,
+    request_header,
+    text,
+)
+from tests.wire.conduct.deviations import Deviation
+from tests.wire.conduct.recording import EXPLICIT_LOGINS, Answer, Exchange
+
+PARENTS = Path(__file__).with_name("parents.json")
+ANSWER_TIMEOUT = 10.0
+SENTINEL = 1 << 40
+"""Request number of the ping behind a request that may stay unanswered."""
+ROOT = ("iggy", "iggy")
+PLAIN_USER = ("alice2", "alicepass2")
+NEWER_OPTIONS = frozenset({"durability", "consumer_offset_durability"})
+
+
+@dataclass(slots=True)
+class Link:
+    """One replayed connection: the socket, and the session as recorded and as given by this server."""
+
+    connection: Connection
+    client: bytes
+    recorded_session: int = 0
+    session: int = 0
+    request: int = 0
+
+
+@dataclass(slots=True)
+class Mismatch:
+    """An exchange that was answered differently from the recording."""
+
+    exchange: Exchange
+    expected: Answer
+    found: Answer
+
+    def __str__(self) -> str:
+        exchange = self.exchange
+        return f"{exchange.seq} {exchange.operation} ({exchange.note}): {difference(self.expected, self.found)}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What a replay found: numbers of exchanges compared, deviations met by class, and what differed."""
+
+    compared: int = 0
+    deviations: dict[str, int] = field(default_factory=dict)
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+
+class Replayer:
+    """One replay of one source; make a new one, with a new server, for the next."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        exchanges: list[Exchange],
+        *,
+        deviations: list[Deviation] | None = None,
+        older_catalogue: bool = False,
+        root: tuple[str, str] = ROOT,
+    ) -> None:
+        """``exchanges`` are of all sources; ``older_catalogue`` leaves out options that older servers do not know."""
+        self.address = (host, port)
+        self.by_seq = {exchange.seq: exchange for exchange in exchanges}
+        self.deviations = deviations or []
+        self.older_catalogue = older_catalogue
+        self.root = root
+        self.links: dict[int, Link] = {}
+        self.token = b""
+        self.parents = {entry["before"]: entry for entry in json.loads(PARENTS.read_text())}
+        self.report = Report()
+
+    def run(self, source: str) -> Report:
+        """Replay every exchange of the source in order and compare."""
+        for exchange in [one for one in self.by_seq.values() if one.source == source]:
+            changes = self._changes(exchange)
+            if "skip" in changes:
+                continue
+            if exchange.seq in self.parents:
+                self._make_parents(exchange, self.parents[exchange.seq])
+            frame = self._send(exchange)
+            self._compare(exchange, changes, frame)
+        for link in self.links.values():
+            link.connection.close()
+        return self.report
+
+    def _changes(self, exchange: Exchange) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        for deviation in self.deviations:
+            if deviation.covers(exchange):
+                self.report.deviations[deviation.name] = self.report.deviations.get(deviation.name, 0) + 1
+                changes = {**deviation.change, **changes}
+        return changes
+
+    def _compare(self, exchange: Exchange, changes: dict[str, Any], frame: Frame | str) -> None:
+        found = answer(exchange, frame)
+        expected = self._expected(exchange, changes)
+        keys = frozenset(changes.get("drop_options", ()))
+        fields = frozenset(changes.get("drop_fields", ()))
+        self.report.compared += 1
+        if without(expected, keys, fields) != without(found, keys, fields):
+            self.report.mismatches.append(Mismatch(exchange, expected, found))
+        if changes.get("undo") == "delete_topic" and found.outcome == "reply" and found.status == found.result == 0:
+            self._delete_topic(exchange)
+
+    def _expected(self, exchange: Exchange, changes: dict[str, Any]) -> Answer:
+        if "status" in changes:
+            return Answer("reply", status=changes["status"], operation=exchange.operation_byte)
+        if "reason" in changes:
+            return Answer("eviction", reason=changes["reason"], window=(0, 0))
+        if "outcome" in changes:
+            return Answer(changes["outcome"])
+        if "as_source" in changes:
+            exchange = next(
+                one
+                for one in self.by_seq.values()
+                if one.source == changes["as_source"] and one.note == exchange.note and one.code == exchange.code
+            )
+        return answer(exchange, exchange.outcome if exchange.reply is None else frame_of(exchange.reply))
+
+    def _make_parents(self, exchange: Exchange, entry: dict[str, Any]) -> None:
+        link = self._link(entry["connection"], exchange.client) if "connection" in entry else self._new_root_link()
+        for seq in entry["send"]:
+            parent = self.by_seq[seq]
+            link.request += 1
+            body = parent.request_body
+            checksum = xxhash.xxh3_64_intdigest(body) if parent.checksummed else 0
+            frame = self._exchange(link, parent.operation_byte, body, link.request, parent.code, checksum)
+            if not isinstance(frame, Frame) or frame.command == COMMAND_EVICTION or frame.status or frame.result:
+                raise AssertionError(
+                    f"the parent {seq} ({parent.note}) of exchange {exchange.seq} was refused: {frame}"
+                )
+            self._remember_token(parent, frame)
+            if parent.operation_byte == LOGOUT:
+                link.session = link.recorded_session = 0
+        if "connection" not in entry:
+            link.connection.close()
+
+    def _send(self, exchange: Exchange) -> Frame | str:
+        link = self._link(exchange.connection, exchange.client)
+        if exchange.session and not link.recorded_session and exchange.source not in EXPLICIT_LOGINS:
+            self._log_in(link, exchange)
+        body, checksum = self._body(exchange)
+        header = bytearray(exchange.request_header)
+        struct.pack_into("<I", header, 48, HEADER_SIZE + len(body))
+        struct.pack_into("<Q", header, 144, checksum)
+        if exchange.session and link.recorded_session:
+            session = link.session + exchange.session - link.recorded_session
+            struct.pack_into("<Q", header, 184, session)
+        link.request = max(link.request, exchange.request if exchange.operation_byte != NON_REPLICATED else 0)
+        frame = self._ask(link, bytes(header) + body, exchange.outcome == "silence")
+        if isinstance(frame, Frame) and frame.command != COMMAND_EVICTION and not frame.status:
+            self._follow_session(link, exchange, frame)
+            self._remember_token(exchange, frame)
+        return frame
+
+    def _body(self, exchange: Exchange) -> tuple[bytes, int]:
+        """The body to send and its checksum: as recorded, but with a token or an option catalogue of this server."""
+        body = exchange.request_body
+        if exchange.redacted_request:
+            body = body.replace(b"T" * len(self.token), self.token)
+        if self.older_catalogue and exchange.adapted:
+            body = without_newer_options(body)
+        if body == exchange.request_body:
+            return body, int.from_bytes(exchange.request_header[144:152], "little")
+        return body, xxhash.xxh3_64_intdigest(body) if exchange.checksummed else 0
+
+    def _follow_session(self, link: Link, exchange: Exchange, frame: Frame) -> None:
+        if exchange.operation_byte == REGISTER and exchange.reply is not None:
+            link.session = struct.unpack_from("<Q", frame.payload, 4)[0] if len(frame.payload) >= 12 else 0
+            link.recorded_session = struct.unpack_from("<Q", exchange.reply, HEADER_SIZE + 8)[0]
+            link.request = 0
+        elif exchange.operation_byte == LOGOUT:
+            link.session = link.recorded_session = 0
+
+    def _remember_token(self, exchange: Exchange, frame: Frame) -> None:
+        if exchange.operation == "create_personal_access_token" and frame.result == 0:
+            self.token = frame.payload[1:]
+
+    def _link(self, connection: int, client: bytes) -> Link:
+        if connection not in self.links:
+            self.links[connection] = Link(Connection(*self.address, timeout=ANSWER_TIMEOUT), client)
+        return self.links[connection]
+
+    def _new_root_link(self) -> Link:
+        link = Link(Connection(*self.address, timeout=ANSWER_TIMEOUT), secrets.token_bytes(16))
+        self._register(link, self.root)
+        return link
+
+    def _log_in(self, link: Link, exchange: Exchange) -> None:
+        """The login that the recording left out, by the user whose exchange this is."""
+        link.client = exchange.client
+        self._register(link, PLAIN_USER if exchange.note.startswith("plain user") else self.root)
+        link.recorded_session = exchange.session
+
+    def _register(self, link: Link, user: tuple[str, str]) -> None:
+        names = text("rust-sdk") + text("0.11.0") + text(user[0]) + text(user[1])
+        body = struct.pack("<I", PROTOCOL_VERSION) + names + b"\0\0\0\0"
+        frame = self._exchange(link, REGISTER, body, 0, 0, xxhash.xxh3_64_intdigest(body))
+        if not isinstance(frame, Frame) or frame.command == COMMAND_EVICTION or frame.result != 0:
+            raise AssertionError(f"the login of {user[0]} was refused: {frame}")
+        link.session = struct.unpack_from("<Q", frame.payload, 4)[0]
+
+    def _delete_topic(self, exchange: Exchange) -> None:
+        cursor = replies.Cursor(exchange.request_body)
+        stream = cursor.take(2 + exchange.request_body[1])
+        cursor.take(4)
+        link = self._new_root_link()
+        body = stream + identifier(cursor.name())
+        frame = self._exchange(link, DELETE_TOPIC, body, 1, 0, xxhash.xxh3_64_intdigest(body))
+        if not isinstance(frame, Frame) or frame.result != 0:
+            raise AssertionError(f"the topic of exchange {exchange.seq} could not be deleted: {frame}")
+        link.connection.close()
+
+    def _exchange(self, link: Link, operation: int, body: bytes, request: int, code: int, checksum: int) -> Frame | str:
+        header = request_header(
+            operation=operation,
+            size=HEADER_SIZE + len(body),
+            client=link.client,
+            session=0 if operation == REGISTER else link.session,
+            request=request,
+            code=code if operation == NON_REPLICATED else 0,
+            checksum=checksum,
+        )
+        return self._ask(link, header + body, False)
+
+    def _ask(self, link: Link, data: bytes, may_be_silent: bool) -> Frame | str:
+        """The frame that answers, or ``silence`` or ``closed``."""
+        ping = request_header(
+            operation=NON_REPLICATED,
+            size=HEADER_SIZE,
+            client=link.client if any(link.client) else b"\1" * 16,
+            session=link.session,
+            request=SENTINEL,
+            code=PING,
+        )
+        try:
+            link.connection.send(data + (ping if may_be_silent else b""))
+            frame = link.connection.receive()
+            if may_be_silent:
+                if frame.request == SENTINEL:
+                    return "silence"
+                link.connection.receive()
+        except TimeoutError:
+            return "silence"
+        except ConnectionLost:
+            return "closed"
+        return frame
+
+
+def frame_of(data: bytes) -> Frame:
+    return Frame(data[:HEADER_SIZE], data[HEADER_SIZE:])
+
+
+def answer(exchange: Exchange, frame: Frame | str) -> Answer:
+    """What a frame, or its absence, says; raises ``BadReply`` and ``BadBatch`` when a payload has the wrong layout."""
+    if isinstance(frame, str):
+        return Answer(frame)
+    if frame.command == COMMAND_EVICTION:
+        window = struct.unpack_from("<II", frame.header, 144)
+        return Answer("eviction", reason=frame.eviction_reason, window=(window[0], window[1]))
+    value = None
+    if frame.status == 0 and not frame.result and exchange.operation != "get_snapshot":
+        value = replies.decode(exchange.code, frame.payload)
+    return Answer("reply", status=frame.status, result=frame.result, operation=frame.operation, value=value)
+
+
+def without(given: Answer, option_keys: frozenset[str], fields: frozenset[str]) -> Answer:
+    """The answer without what is not compared."""
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            dropped = option_keys | fields
+            return {key: strip(item) for key, item in value.items() if key not in dropped}
+        return [strip(item) for item in value] if isinstance(value, list) else value
+
+    return Answer(
+        given.outcome, given.status, given.result, given.operation, given.reason, given.window, strip(given.value)
+    )
+
+
+def difference(expected: Answer, found: Answer) -> str:
+    """The fields in which two answers differ, shortened."""
+    parts = []
+    for name in Answer.__slots__:
+        left, right = getattr(expected, name), getattr(found, name)
+        if left != right:
+            shown = next(_differences(left, right, name), (name, left, right))
+            parts.append(f"{shown[0]} is {str(shown[2])[:160]}, recorded {str(shown[1])[:160]}")
+    return "; ".join(parts)
+
+
+def _differences(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted(left.keys() | right.keys(), key=str):
+            yield from _differences(left.get(key), right.get(key), f"{path}.{key}")
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for index, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from _differences(one, other, f"{path}[{index}]")
+    elif left != right:
+        yield path, left, right
+
+
+def without_newer_options(body: bytes) -> bytes:
+    """A create_topic body without the options that only servers of the newer generation know."""
+    cursor = replies.Cursor(body)
+    cursor.take(2 + body[1])
+    cursor.take(4)
+    cursor.name()
+    kept = body[: cursor.position]
+    while cursor:
+        start = cursor.position
+        cursor.take(1)
+        key = cursor.long_text()
+        cursor.take(1)
+        cursor.take(cursor.number(4))
+        if key not in NEWER_OPTIONS:
+            kept += body[start : cursor.position]
+    return kept
