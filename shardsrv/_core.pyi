@@ -58,7 +58,8 @@ class Prepare:
     timestamp: int           # microseconds
     client: bytes
     request: int
-    request_checksum: int    # low 64 bits
+    request_checksum: int    # low 64 bits: the digest of the request
+    request_checksum_high: int   # high 64 bits: the session of the request's client
     operation: int
     user_id: int
     group: int
@@ -77,7 +78,7 @@ class Prepare:
     def build(
         *, cluster: bytes, view: int, replica: int, client: bytes, parent: int, request_checksum: int, op: int, commit: int,
         timestamp: int, request: int, operation: int, group: int, user_id: int, created_revision: int, durability: int,
-        body: Buffer, checksum_body: int,
+        body: Buffer, checksum_body: int, request_checksum_high: int = 0,
     ) -> Prepare:
         """Make and seal a prepare. ``checksum_body`` is given, not computed: for a batch it is the batch checksum."""
 
