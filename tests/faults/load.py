@@ -1,7 +1,7 @@
 """Load that remembers what it was promised, and the check of what a node kept of it.
 
-A producer sends one batch at a time and never sends a message twice: an acknowledged message must be found exactly once,
-at the offset that was confirmed; one whose acknowledgement never came at most once; nothing else may be there.
+A producer sends one batch at a time and never sends a message twice: an acknowledged message must be found exactly
+once, at the offset that was confirmed; one whose acknowledgement never came at most once; nothing else may be there.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""A node that is killed under load keeps every acknowledged message, once, in order and without a gap in the offsets."""
+"""A node that is killed under load keeps every acknowledged message: once, in order, without a gap in the offsets."""
 
 import itertools
 import os
