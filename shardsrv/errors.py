@@ -262,6 +262,68 @@ class UnsupportedVersion(DiskFault):
     highest: int = 0
 
 
+@attrs.define(slots=False)
+class GroupFenced(DiskFault):
+    """A write of consensus group `group` failed; the group takes no more writes until its log was read anew. `reason` of the driver."""
+
+    summary: ClassVar[str] = "group is fenced"
+    group: int = 0
+    reason: str = ""
+
+
+@attrs.define(slots=False)
+class LogIncoherent(DiskFault):
+    """An entry that is whole but does not belong where it stands in the log of `group`: `field` was `expected`, is `found`."""
+
+    code: ClassVar[int] = ErrorCode.IO_ERROR
+    summary: ClassVar[str] = "entry does not continue the log"
+    group: int = 0
+    op: int = 0
+    field: str = ""
+    expected: Found = None
+    found: Found = None
+
+
+@attrs.define(slots=False)
+class ClientTableMalformed(DiskFault):
+    """A client table in a snapshot of this node that holds something other than its rows; base of its other defects."""
+
+    summary: ClassVar[str] = "client table is malformed"
+    slot: int | None = None
+    found: Found = None
+
+
+@attrs.define(slots=False)
+class ClientTableTooLarge(ClientTableMalformed):
+    """More entries, or a higher slot, than any client table may have."""
+
+    summary: ClassVar[str] = "client table is too large"
+    maximum: int = 0
+
+
+@attrs.define(slots=False)
+class ClientTableRing(ClientTableMalformed):
+    """An entry that keeps no reply, or more than `maximum`."""
+
+    summary: ClassVar[str] = "client table entry keeps a wrong number of replies"
+    maximum: int = 0
+
+
+@attrs.define(slots=False)
+class ClientTableDuplicate(ClientTableMalformed):
+    """A client, or a slot, that occurs twice; `first` is the slot of the other occurrence."""
+
+    summary: ClassVar[str] = "client table has one client twice"
+    first: int = 0
+
+
+@attrs.define(slots=False)
+class ClientTableInvalidReply(ClientTableMalformed):
+    """A cached reply that cannot be one."""
+
+    summary: ClassVar[str] = "client table keeps an invalid reply"
+
+
 # --- operators -------------------------------------------------------------------------------------------------------
 
 
