@@ -1,0 +1,201 @@
+"""The sections of the configuration: their keys, and how each is read, bounded and written back.
+
+Owns the list of keys that have an effect. Invariants: a field has the name of its key; bounds are inclusive and stand
+here and in the comment of the key in ``config.toml``; defaults stand only there. In memory durations are float
+seconds, sizes int bytes, expiries int microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import attrs
+import msgspec
+
+from shardsrv import quantities as q
+
+
+@attrs.frozen
+class Kind:
+    """How one key is read, bounded (inclusive) and written back."""
+
+    parse: Callable[[object], Any]
+    write: Callable[[Any], object] = lambda value: value
+    lowest: Any = None
+    highest: Any = None
+
+    def read(self, value: object) -> Any:
+        """The checked value.
+
+        Raises:
+            ValueError: with the reason.
+        """
+        parsed = self.parse(value)
+        if (self.lowest is not None and parsed < self.lowest) or (self.highest is not None and parsed > self.highest):
+            raise ValueError(f"it must lie in {self.write(self.lowest)} .. {self.write(self.highest)}")
+        return parsed
+
+
+def _bool(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("it must be true or false")
+    return value
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("it must be a whole number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it must be text (in quotes; a bare number or true/false is not)")
+    if not 1 <= len(value.encode()) <= 255:
+        raise ValueError("it must be 1 to 255 bytes of text")
+    return value
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("it must be a path")
+    return value
+
+
+def _one_of(*words: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value.lower() not in words:
+            raise ValueError(f"it must be one of {', '.join(words)}")
+        return value.lower()
+
+    return parse
+
+
+def _count_of(lowest: int, highest: int) -> Kind:
+    return Kind(_count, lowest=lowest, highest=highest)
+
+
+def _size_of(lowest: str, highest: str) -> Kind:
+    return Kind(q.parse_size, q.format_size, q.parse_size(lowest), q.parse_size(highest))
+
+
+def _duration_of(lowest: str, highest: str) -> Kind:
+    return Kind(q.parse_duration, q.format_duration, q.parse_duration(lowest), q.parse_duration(highest))
+
+
+def _address(value: object) -> str:
+    return q.format_address(*q.parse_address(value))
+
+
+Flag = Annotated[bool, Kind(_bool)]
+FilePath = Annotated[str, Kind(_path)]
+Durability = Annotated[str, Kind(_one_of("replicated", "persisted"))]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the file; fields have the names of their keys."""
+
+
+class Tcp(Section, frozen=True, kw_only=True):
+    enabled: Flag
+    address: Annotated[str, Kind(_address)]
+
+
+class Runtime(Section, frozen=True, kw_only=True):
+    path: FilePath
+
+
+class Logging(Section, frozen=True, kw_only=True):
+    path: FilePath
+    level: Annotated[str, Kind(_text)]
+    file_enabled: Flag
+    max_file_size: Annotated[int, _size_of("0", "1 TiB")]
+    max_total_size: Annotated[int, _size_of("0", "1024 TiB")]
+    rotation_check_interval: Annotated[float, _duration_of("1 s", "365 d")]
+    retention: Annotated[float, _duration_of("1 s", "3650 d")]
+
+
+class Sharding(Section, frozen=True, kw_only=True):
+    cpu_allocation: Annotated[q.CpuAllocation, Kind(q.parse_cpu_allocation, q.format_cpu_allocation)]
+    pin_cores: Flag
+    start_deadline: Annotated[float, _duration_of("1 s", "24 h")]
+    shutdown_drain_timeout: Annotated[float, _duration_of("1 ms", "600 s")]
+    shutdown_join_timeout: Annotated[float, _duration_of("1 ms", "900 s")]
+
+
+class SystemPartition(Section, frozen=True, kw_only=True):
+    validate_checksum: Flag
+
+
+class System(Section, frozen=True, kw_only=True):
+    path: FilePath
+    runtime: Runtime
+    logging: Logging
+    sharding: Sharding
+    partition: SystemPartition
+
+
+class MessageBus(Section, frozen=True, kw_only=True):
+    max_message_size: Annotated[int, _size_of("4 KiB", "1 GiB")]
+
+
+class Checkpoint(Section, frozen=True, kw_only=True):
+    bytes: Annotated[int, _size_of("64 KiB", "16 GiB")]
+    interval: Annotated[float, _duration_of("1 s", "24 h")]
+
+
+class Metadata(Section, frozen=True, kw_only=True):
+    prepare_queue_depth: Annotated[int, _count_of(1, 127)]
+    clients_table_max: Annotated[int, _count_of(2, 65_536)]
+    checkpoint: Checkpoint
+
+
+class Partition(Section, frozen=True, kw_only=True):
+    prepare_queue_depth: Annotated[int, _count_of(1, 127)]
+    checkpoint_bytes: Annotated[int, _size_of("64 KiB", "64 GiB")]
+    durability_floor: Durability
+    sync_interval: Annotated[float, _duration_of("1 ms", "10 s")]
+    sync_bytes: Annotated[int, _size_of("4 KiB", "16 GiB")]
+    unsynced_time_max: Annotated[float, _duration_of("1 ms", "1 h")]
+    unsynced_bytes_max: Annotated[int, _size_of("4 KiB", "1 TiB")]
+    consumer_offsets_max: Annotated[int, _count_of(1, 1_000_000)]
+    deduplication_window_ops: Annotated[int, _count_of(16, 65_536)]
+
+
+class Topic(Section, frozen=True, kw_only=True):
+    compression_algorithm: Annotated[str, Kind(_one_of("none", "gzip"))]
+    message_expiry: Annotated[int, Kind(q.parse_expiry, q.format_expiry, 1, q.NEVER)]
+    max_size: Annotated[int, Kind(q.parse_size_limit, q.format_size_limit)]
+    segment_size: Annotated[int, _size_of("1 MiB", "1 GiB")]
+    durability: Durability
+    consumer_offset_durability: Durability
+    messages_required_to_save: Annotated[int, _count_of(1, 16_777_216)]
+    size_of_messages_required_to_save: Annotated[int, _size_of("1 B", "1 GiB")]
+    preallocate_segments: Flag
+
+
+class Limits(Section, frozen=True, kw_only=True):
+    connections_max: Annotated[int, _count_of(1, 1_000_000)]
+    ingress_bytes_max: Annotated[int, _size_of("4 KiB", "1 TiB")]
+    unauthenticated_bytes_max: Annotated[int, _size_of("1 KiB", "16 MiB")]
+    arena_bytes: Annotated[int, _size_of("1 MiB", "1 TiB")]
+    lane_bytes: Annotated[int, _size_of("4 KiB", "16 MiB")]
+    counter_slots: Annotated[int, _count_of(64, 4_194_304)]
+    descriptors_reserved: Annotated[int, _count_of(128, 1_000_000)]
+
+
+class Heartbeat(Section, frozen=True, kw_only=True):
+    enabled: Flag
+    interval: Annotated[float, _duration_of("0", "24 h")]
+
+
+class Users(Section, frozen=True, kw_only=True):
+    argon2_memory: Annotated[int, _size_of("8 KiB", "1 GiB")]
+    argon2_iterations: Annotated[int, _count_of(1, 64)]
+    argon2_parallelism: Annotated[int, _count_of(1, 16)]
+
+
+class Cluster(Section, frozen=True, kw_only=True):
+    enabled: Flag
+    name: Annotated[str, Kind(_text)]
