@@ -164,6 +164,16 @@ class Connection:
     def close(self) -> None:
         self.socket.close()
 
+    def finish(self) -> None:
+        """Tell the server that nothing more comes, wait until it has closed its side, and close."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(65536):
+                pass
+        except OSError:
+            pass  # the other side was quicker, or keeps the connection: it ends here all the same
+        self.close()
+
 
 class Client:
     """One logged-in (or not yet logged-in) connection with its session and request numbers."""

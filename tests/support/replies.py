@@ -253,8 +253,13 @@ def assignment(cursor: Cursor) -> Value:
 
 
 def list_of(read: Callable[[Cursor], Value]) -> Callable[[Cursor], Value]:
-    """Records without a count in front."""
+    """Records without a count in front, in their order."""
     return lambda cursor: cursor.records(read)
+
+
+def set_of(read: Callable[[Cursor], Value]) -> Callable[[Cursor], Value]:
+    """Records without a count in front whose order means nothing."""
+    return lambda cursor: sorted(cursor.records(read), key=str)
 
 
 READERS: dict[int, Callable[[Cursor], Value]] = {
@@ -263,12 +268,12 @@ READERS: dict[int, Callable[[Cursor], Value]] = {
     13: catalog,
     20: client_details,
     21: client_details,
-    22: list_of(client_record),
+    22: set_of(client_record),
     31: user_details,
     32: list_of(user_record),
     33: user_details,
     40: login,
-    41: list_of(token_record),
+    41: set_of(token_record),
     42: raw_token,
     100: polled,
     101: confirmations,
@@ -281,7 +286,7 @@ READERS: dict[int, Callable[[Cursor], Value]] = {
     301: topic_list,
     302: topic_details,
     600: group_details,
-    601: list_of(group_record),
+    601: set_of(group_record),
     602: group_details,
     606: assignment,
 }

@@ -16,6 +16,8 @@ SINGLE_NODE_SOURCES = ("cli-edge2", "cli-014a", "cli-014", "pya", "py", "raw2")
 """Sources of one server; the others need a cluster."""
 EXPLICIT_LOGINS = frozenset({"raw2"})
 """Sources in which every login is a line of its own; in the others most logins are left out."""
+ONE_AT_A_TIME = frozenset({"cli-edge2", "cli-014a", "cli-014"})
+"""Sources of command lines: each connection logs out and ends before the next begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from tests.support.client import (
     text,
 )
 from tests.wire.conduct.deviations import Deviation
-from tests.wire.conduct.recording import EXPLICIT_LOGINS, Answer, Exchange
+from tests.wire.conduct.recording import EXPLICIT_LOGINS, ONE_AT_A_TIME, Answer, Exchange
 
 PARENTS = Path(__file__).with_name("parents.json")
 ANSWER_TIMEOUT = 10.0
@@ -111,8 +111,7 @@ class Replayer:
                 self._make_parents(exchange, self.parents[exchange.seq])
             frame = self._send(exchange)
             self._compare(exchange, changes, frame)
-        for link in self.links.values():
-            link.connection.close()
+        self._close_links()
         return self.report
 
     def _changes(self, exchange: Exchange) -> dict[str, Any]:
@@ -150,7 +149,11 @@ class Replayer:
         return answer(exchange, exchange.outcome if exchange.reply is None else frame_of(exchange.reply))
 
     def _make_parents(self, exchange: Exchange, entry: dict[str, Any]) -> None:
-        link = self._link(entry["connection"], exchange.client) if "connection" in entry else self._new_root_link()
+        link = (
+            self._link(exchange.source, entry["connection"], exchange.client)
+            if "connection" in entry
+            else self._new_root_link()
+        )
         for seq in entry["send"]:
             parent = self.by_seq[seq]
             link.request += 1
@@ -165,10 +168,10 @@ class Replayer:
             if parent.operation_byte == LOGOUT:
                 link.session = link.recorded_session = 0
         if "connection" not in entry:
-            link.connection.close()
+            self._close(link)
 
     def _send(self, exchange: Exchange) -> Frame | str:
-        link = self._link(exchange.connection, exchange.client)
+        link = self._link(exchange.source, exchange.connection, exchange.client)
         if exchange.session and not link.recorded_session and exchange.source not in EXPLICIT_LOGINS:
             self._log_in(link, exchange)
         body, checksum = self._body(exchange)
@@ -208,8 +211,10 @@ class Replayer:
         if exchange.operation == "create_personal_access_token" and frame.result == 0:
             self.token = frame.payload[1:]
 
-    def _link(self, connection: int, client: bytes) -> Link:
+    def _link(self, source: str, connection: int, client: bytes) -> Link:
         if connection not in self.links:
+            if source in ONE_AT_A_TIME:
+                self._close_links()
             self.links[connection] = Link(Connection(*self.address, timeout=ANSWER_TIMEOUT), client)
         return self.links[connection]
 
@@ -217,6 +222,17 @@ class Replayer:
         link = Link(Connection(*self.address, timeout=ANSWER_TIMEOUT), secrets.token_bytes(16))
         self._register(link, self.root)
         return link
+
+    def _close_links(self) -> None:
+        for link in self.links.values():
+            self._close(link)
+        self.links.clear()
+
+    def _close(self, link: Link) -> None:
+        """Log out, close, and wait until the server has closed too: it does not count the connection any more."""
+        if link.session:
+            self._exchange(link, LOGOUT, b"", link.request + 1, 0, 0)
+        link.connection.finish()
 
     def _log_in(self, link: Link, exchange: Exchange) -> None:
         """The login that the recording left out, by the user whose exchange this is."""
@@ -241,7 +257,7 @@ class Replayer:
         frame = self._exchange(link, DELETE_TOPIC, body, 1, 0, xxhash.xxh3_64_intdigest(body))
         if not isinstance(frame, Frame) or frame.result != 0:
             raise AssertionError(f"the topic of exchange {exchange.seq} could not be deleted: {frame}")
-        link.connection.close()
+        self._close(link)
 
     def _exchange(self, link: Link, operation: int, body: bytes, request: int, code: int, checksum: int) -> Frame | str:
         header = request_header(
