@@ -77,11 +77,7 @@ _REPLICATED: Final[dict[CommandCode, Operation]] = {
     CommandCode.LOGIN_REGISTER: Operation.REGISTER,
     CommandCode.LOGIN_REGISTER_WITH_PAT: Operation.REGISTER,
     CommandCode.LOGOUT_USER: Operation.LOGOUT,
-} | {
-    code: Operation[code.name]
-    for code in CommandCode
-    if code.name in Operation.__members__
-}
+} | {code: Operation[code.name] for code in CommandCode if code.name in Operation.__members__}
 
 _WITHOUT_SESSION: Final = (
     CommandCode.PING,

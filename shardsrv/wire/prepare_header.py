@@ -1,8 +1,8 @@
 """The header of a log entry, as prepare, as repair prepare and on disk.
 
-A prepare is not sealed like a control frame. It has two hashes: an identity that survives a re-stamp of `view` (the hash
-chain of a log is made of identities), and a stored seal over everything, so that a stored header can be checked alone.
-Invariants: a prepare that validates has both; a repair prepare differs in byte 60 only and keeps the prepare's hashes.
+A prepare is not sealed like a control frame. It has two hashes: an identity that survives a re-stamp of `view` (the
+hash chain of a log is made of identities), and a stored seal over everything, so that a stored header can be checked
+alone. Invariants: a prepare that validates has both; a repair prepare differs in byte 60 only and keeps the hashes.
 """
 
 from __future__ import annotations

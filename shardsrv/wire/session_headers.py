@@ -224,5 +224,3 @@ class ReplicaFinishHeader(Header):
 def _check_versions(lowest: int, highest: int) -> None:
     if not 1 <= lowest <= highest:
         raise DecodeError("version_min", 200, f"1..{highest}", lowest)
-
-
