@@ -1,0 +1,102 @@
+"""The metadata group on shard 0: the driver of its replica, and the stream of committed entries to the other shards.
+
+A client's answer to a metadata command leaves only when every shard of this node has applied the entry: any connection to the node
+then reads its own and its neighbours' writes. Invariants:
+
+* `COMMITTED` records are sent in op order without a gap, once each;
+* `_waiting` is ordered by op, and its answers leave in that order.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from shardsrv.plane.metadata.plane import MetadataPlane
+from shardsrv.shards import records
+from shardsrv.shards.group import Group, Host
+from shardsrv.shards.links import Links
+from shardsrv.store.log import PrepareLog
+from shardsrv.vsr.effects import Committed
+from shardsrv.vsr.replica import Replica
+from shardsrv.wire.constants import Operation
+
+
+class MetadataHost(Host, Protocol):
+    """What the metadata group needs of shard 0."""
+
+    links: Links
+
+    def metadata_changed(self, op: int, log_bytes: int) -> None:
+        """An entry was applied on shard 0: a checkpoint may be due."""
+
+
+class MetadataGroup(Group):
+    """Driver of the metadata group."""
+
+    __slots__ = ("_applied", "_homes", "_waiting", "plane")
+
+    refusal = records.REFUSED_RESULT
+    host: MetadataHost
+
+    def __init__(self, host: MetadataHost, replica: Replica, plane: MetadataPlane, log: PrepareLog) -> None:
+        super().__init__(host, replica, log)
+        self.plane = plane
+        self._applied = dict.fromkeys(host.links.peers, replica.commit)
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._homes: dict[bytes, int] = {}
+
+    def committed(self, effect: Committed) -> None:
+        """Pass the entry on and keep the answer until all shards have applied it."""
+        prepare = effect.prepare
+        links = self.host.links
+        links.broadcast(records.COMMITTED, bytes(prepare.header), prepare.body)
+        self._follow_session(prepare.operation, prepare.client, prepare.op, effect.origin)
+        self.host.metadata_changed(prepare.op, self.log.bytes)
+        origin = effect.origin
+        if origin is None:
+            return
+        op, timestamp, operation, reply = prepare.op, prepare.timestamp, prepare.operation, effect.reply
+        self._waiting.append((op, lambda: origin.committed(op, timestamp, operation, reply)))
+
+    def applied(self, shard: int, op: int) -> None:
+        """Another shard has applied everything up to ``op``; answers that waited for the last one leave."""
+        self._applied[shard] = op
+        everywhere = min(self._applied.values())
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= everywhere:
+            waiting.popleft()[1]()
+
+    def _follow_session(self, operation: int, client: bytes, op: int, origin: object) -> None:
+        """Keep which shard a client id is bound on; a register elsewhere unbinds the older connection (wire-protocol.md 3.3)."""
+        if operation == Operation.LOGOUT:
+            self._homes.pop(client, None)
+        elif operation == Operation.REGISTER and isinstance(origin, MetadataOrigin):
+            before = self._homes.get(client)
+            self._homes[client] = origin.home
+            if before is not None and before != origin.home:
+                self.host.links.send(before, records.UNBIND, records.UNBIND_HEAD.pack(client, op))
+
+
+class MetadataOrigin:
+    """Origin of a metadata request: the connection's home shard and its token."""
+
+    __slots__ = ("answered", "home", "links", "operation", "token")
+
+    def __init__(self, links: Links, home: int, token: int, operation: int, answered: bool) -> None:
+        self.links = links
+        self.home = home
+        self.token = token
+        self.operation = operation
+        self.answered = answered
+
+    def committed(self, op: int, timestamp: int, operation: int, reply: bytes) -> None:
+        """The entry is applied everywhere on this node."""
+        self._send(records.MetadataReply(self.token, records.DONE, operation, 0, op, timestamp), reply)
+
+    def refused(self, outcome: int, status: int) -> None:
+        """The request did not become an entry."""
+        self._send(records.MetadataReply(self.token, outcome, self.operation, status, 0, 0), b"")
+
+    def _send(self, record: records.MetadataReply, body: bytes) -> None:
+        if self.answered:
+            self.links.send(self.home, records.METADATA_REPLY, record.pack(), body)

@@ -1,0 +1,200 @@
+"""Records that travel between shards: kinds, and the packed head of each.
+
+All little-endian, packed without padding. A *token* (u64) is drawn by the home shard of a connection and names the waiting request
+there; it comes back in the answer. Large request bodies are not sent: a partition request carries (offset, length) in the arena of its home
+shard, which keeps the frame until the answer. `epoch` is the metadata op at which the home shard resolved names; the owner parks
+the request until it has applied that op.
+"""
+
+import struct
+from typing import Final, TypeVar
+
+import attrs
+
+METADATA_REQUEST: Final = 1
+METADATA_REPLY: Final = 2
+COMMITTED: Final = 3
+APPLIED: Final = 4
+PARTITION_REQUEST: Final = 5
+PARTITION_REPLY: Final = 6
+POLL_REQUEST: Final = 7
+POLL_REPLY: Final = 8
+OFFSET_REQUEST: Final = 9
+OFFSET_REPLY: Final = 10
+CLIENTS_REQUEST: Final = 11
+CLIENTS_REPLY: Final = 12
+UNBIND: Final = 13
+
+# How a request ended (`MetadataReply.outcome`, `PartitionReply.outcome`).
+DONE: Final = 0
+REFUSED_STATUS: Final = 1     # header status, empty body
+REFUSED_RESULT: Final = 2     # result section
+EVICTED: Final = 3            # eviction frame, reason in `status`
+SILENT: Final = 4             # no answer
+
+
+@attrs.define(slots=True, eq=False)
+class MetadataRequest:
+    """Home shard -> shard 0; body: the request body. ``client`` and ``session`` are those bound to the connection."""
+
+    LAYOUT = struct.Struct("<Q16sQQQIBB")
+    token: int
+    client: bytes
+    session: int
+    request: int
+    digest: int
+    user_id: int
+    operation: int
+    answered: int  # 1: the home shard waits for a reply
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(
+            self.token, self.client, self.session, self.request, self.digest, self.user_id, self.operation, self.answered
+        )
+
+
+@attrs.define(slots=True, eq=False)
+class MetadataReply:
+    """Shard 0 -> home shard; body: reply body with its result section."""
+
+    LAYOUT = struct.Struct("<QBBIQQ")
+    token: int
+    outcome: int
+    operation: int
+    status: int
+    op: int
+    timestamp: int
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(self.token, self.outcome, self.operation, self.status, self.op, self.timestamp)
+
+
+@attrs.define(slots=True, eq=False)
+class PartitionRequest:
+    """Home shard -> owner. The body lies at (offset, length) of the home shard's arena, or is the record's body when length is 0."""
+
+    LAYOUT = struct.Struct("<QQIIIQ16sQQQIBBQI")
+    token: int
+    epoch: int
+    stream: int
+    topic: int
+    partition: int
+    created_revision: int
+    client: bytes
+    session: int
+    request: int
+    digest: int
+    user_id: int
+    operation: int
+    durability: int
+    offset: int
+    length: int
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(
+            self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.client, self.session,
+            self.request, self.digest, self.user_id, self.operation, self.durability, self.offset, self.length,
+        )
+
+
+@attrs.define(slots=True, eq=False)
+class PartitionReply:
+    """Owner -> home shard; body: reply body."""
+
+    LAYOUT = struct.Struct("<QBIQQ")
+    token: int
+    outcome: int
+    status: int
+    op: int
+    timestamp: int
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(self.token, self.outcome, self.status, self.op, self.timestamp)
+
+
+@attrs.define(slots=True, eq=False)
+class PollRequest:
+    """Home shard -> owner. ``consumer_kind`` 1 consumer, 2 group; ``key`` its offset key."""
+
+    LAYOUT = struct.Struct("<QQIIIQBQIBBIIB")
+    token: int
+    epoch: int
+    stream: int
+    topic: int
+    partition: int
+    created_revision: int
+    strategy: int
+    value: int
+    count: int
+    auto_commit: int
+    consumer_kind: int
+    key: int
+    user_id: int
+    durability: int
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(
+            self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.strategy, self.value,
+            self.count, self.auto_commit, self.consumer_kind, self.key, self.user_id, self.durability,
+        )
+
+
+@attrs.define(slots=True, eq=False)
+class PollReply:
+    """Owner -> home shard; body: the whole reply body (16-byte head and batch records)."""
+
+    LAYOUT = struct.Struct("<QI")
+    token: int
+    status: int
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(self.token, self.status)
+
+
+@attrs.define(slots=True, eq=False)
+class OffsetRequest:
+    """Home shard -> owner: read a stored consumer offset."""
+
+    LAYOUT = struct.Struct("<QQIIIQBI")
+    token: int
+    epoch: int
+    stream: int
+    topic: int
+    partition: int
+    created_revision: int
+    consumer_kind: int
+    key: int
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(
+            self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.consumer_kind, self.key
+        )
+
+
+@attrs.define(slots=True, eq=False)
+class OffsetReply:
+    """Owner -> home shard. ``found`` 0: nothing is stored."""
+
+    LAYOUT = struct.Struct("<QIBQQ")
+    token: int
+    status: int
+    found: int
+    current: int
+    stored: int
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(self.token, self.status, self.found, self.current, self.stored)
+
+
+Record = TypeVar("Record")
+
+TOKEN = struct.Struct("<Q")
+"""Head of CLIENTS_REQUEST and CLIENTS_REPLY (the token), and of APPLIED (the op)."""
+
+UNBIND_HEAD = struct.Struct("<16sQ")
+"""Head of UNBIND: the client id and the session that took its place."""
+
+
+def unpack(record_type: type[Record], head: memoryview) -> Record:
+    """The record of ``head``. Records come from our own processes: a wrong length is our fault and raises `struct.error`."""
+    return record_type(*record_type.LAYOUT.unpack(head))  # type: ignore[attr-defined]

@@ -1,0 +1,156 @@
+"""Sessions: who is logged in on which connection of this shard, and the login itself.
+
+A connection is *connected* (no session) or *bound* to (client id, session, user). Binding a client id that another connection holds
+moves it: the older connection falls back to connected. Credentials are checked on the home shard, in a thread; only the registration goes to
+shard 0. Source: wire-protocol.md 3.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from shardsrv import __version__
+from shardsrv.bus._net import Frame
+from shardsrv.errors import DecodeError
+from shardsrv.shards.answers import Answers
+from shardsrv.shards.passwords import Passwords, plausible
+from shardsrv.wire.constants import PROTOCOL_VERSION, EvictionReason, UserStatus, version_accepted
+from shardsrv.wire.frames import success_body
+from shardsrv.wire.login import LoginAttempt, LoginReply, decode_login
+
+
+@attrs.define(slots=True, eq=False)
+class Session:
+    """One connection of this shard."""
+
+    connection: int
+    address: str
+    client: bytes = b""
+    number: int = 0
+    """The session number of the login reply; 0: not bound."""
+    user_id: int = 0
+    targets: dict[bytes, Any] = attrs.field(factory=dict)
+    """Resolved send targets by the raw bytes that named them."""
+    balance: dict[tuple[int, int], int] = attrs.field(factory=dict)
+    """Next partition index of balanced sends, by (stream, topic)."""
+
+    @property
+    def bound(self) -> bool:
+        """Whether a login succeeded on this connection."""
+        return self.number != 0
+
+
+class Sessions:
+    """All connections of this shard."""
+
+    def __init__(
+        self, answers: Answers, passwords: Passwords, *, find_user: Callable[[str], Any], register: Callable[[Frame, Session, int], None],
+        start: Callable[..., None], step: Callable[..., None],
+    ) -> None:
+        self._answers = answers
+        self._passwords = passwords
+        self._find_user = find_user
+        self._register = register
+        self._start = start
+        self._step = step
+        self._by_connection: dict[int, Session] = {}
+        self._by_client: dict[bytes, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_connection)
+
+    def all(self) -> list[Session]:
+        """Every connection, in the order in which they came."""
+        return list(self._by_connection.values())
+
+    def opened(self, connection: int, address: str) -> Session:
+        """A connection was adopted."""
+        session = Session(connection, address)
+        self._by_connection[connection] = session
+        return session
+
+    def of(self, connection: int) -> Session:
+        """The session of a live connection."""
+        return self._by_connection[connection]
+
+    def closed(self, connection: int) -> Session | None:
+        """A connection ended; returns its session if it was bound (it must be logged out)."""
+        session = self._by_connection.pop(connection, None)
+        if session is None or not session.bound:
+            return None
+        if self._by_client.get(session.client) is session:
+            del self._by_client[session.client]
+        return session
+
+    def bind(self, session: Session, client: bytes, number: int, user_id: int) -> None:
+        """The registration of ``session`` was committed as ``number``."""
+        older = self._by_client.get(client)
+        if older is not None and older is not session:
+            self.release(older)
+        if session.bound and session.client != client:
+            self._by_client.pop(session.client, None)
+        session.client, session.number, session.user_id = client, number, user_id
+        if session.connection in self._by_connection:
+            self._by_client[client] = session
+
+    def unbind(self, client: bytes, number: int) -> None:
+        """``client`` was registered on another shard as ``number``: an older binding here ends."""
+        session = self._by_client.get(client)
+        if session is not None and session.number < number:
+            del self._by_client[client]
+            self.release(session)
+
+    def release(self, session: Session) -> None:
+        """Back to connected: logged out, or bound elsewhere."""
+        if self._by_client.get(session.client) is session:
+            del self._by_client[session.client]
+        session.number = 0
+        session.targets.clear()
+
+    # ------------------------------------------------------------------------------------------------ login
+
+    def login(self, frame: Frame) -> None:
+        """Operation 1: check the version and the credentials, then register. The order of checks is the protocol's (3.2)."""
+        try:
+            attempt = decode_login(frame.body)
+        except DecodeError:
+            self._answers.evict(frame, EvictionReason.MALFORMED_LOGIN)
+            return
+        if not version_accepted(attempt.prefix.protocol_version):
+            self._answers.evict(frame, EvictionReason.INCOMPATIBLE_PROTOCOL)
+        elif attempt.password is None:
+            self._token(frame, attempt, EvictionReason.MALFORMED_LOGIN)
+        else:
+            self._start(self._verify, frame, attempt)
+
+    def _token(self, frame: Frame, attempt: LoginAttempt, otherwise: EvictionReason) -> None:
+        """The body read as a token login. No token exists before token commands are served, so every token is unknown."""
+        self._answers.evict(frame, EvictionReason.INVALID_TOKEN if attempt.token is not None else otherwise)
+
+    async def _verify(self, frame: Frame, attempt: LoginAttempt) -> None:
+        request = attempt.password
+        assert request is not None
+        user = self._find_user(request.username)
+        usable = user is not None and plausible(request.username, request.password)
+        accepted = await self._passwords.verify(user.password_hash if usable else None, request.password)
+        self._step(self._verified, frame, attempt, accepted)
+
+    def _verified(self, frame: Frame, attempt: LoginAttempt, accepted: bool) -> None:
+        session = self._by_connection.get(frame.connection)
+        assert attempt.password is not None
+        user = self._find_user(attempt.password.username)
+        if session is None:
+            return
+        if not accepted or user is None or user.status != UserStatus.ACTIVE:
+            self._token(frame, attempt, EvictionReason.INVALID_CREDENTIALS)
+        elif session.bound:
+            self.welcome(frame, session, 0, 0)
+        else:
+            self._register(frame, session, user.id)
+
+    def welcome(self, frame: Frame, session: Session, op: int, timestamp: int) -> None:
+        """The login reply (wire-protocol.md 3.3); a second login on a bound connection gets the same session again."""
+        reply = LoginReply(session.user_id, session.number, PROTOCOL_VERSION, f"shardsrv {__version__}")
+        body = success_body(reply.encode())
+        self._answers.reply(frame, body, op=op or session.number, commit=op or session.number, timestamp=timestamp, client=session.client)

@@ -1,0 +1,97 @@
+"""Targets: from the names in a request to the partition and the shard that owns it.
+
+Resolution reads this shard's copy of the metadata; results carry the metadata op at which they were made (`epoch`), and are good until the copy moves
+on. Order of checks: what does not resolve is refused before permissions are looked at (wire-messages.md 1.8).
+"""
+
+import struct
+
+import attrs
+
+from shardsrv._core import xxh3, xxh32
+from shardsrv.errors import RequestRefused
+from shardsrv.plane.metadata.plane import MetadataPlane
+from shardsrv.plane.metadata.permissions import Right, require
+from shardsrv.plane.metadata.state import PartitionIdentity, identity_of
+from shardsrv.shards.sessions import Session
+from shardsrv.wire.constants import ConsumerKind, PartitioningKind
+from shardsrv.wire.error_codes import ErrorCode
+from shardsrv.wire.primitives import Consumer, Identifier, Partitioning
+
+_GROUP = struct.Struct("<Q")
+
+
+def owner_of(group: int, shard_count: int) -> int:
+    """The shard that owns a partition group (docs/architecture.md 3.6)."""
+    return 1 + xxh3(_GROUP.pack(group)) % (shard_count - 1)
+
+
+@attrs.frozen(slots=True, eq=False)
+class Target:
+    """A resolved partition."""
+
+    identity: PartitionIdentity
+    group: int
+    owner: int
+    epoch: int
+    durability: int
+    offset_durability: int
+
+
+class Targets:
+    """Resolves the names of partition requests on one shard."""
+
+    def __init__(self, plane: MetadataPlane, shard_count: int, durability_floor: int) -> None:
+        self._plane = plane
+        self._shard_count = shard_count
+        self._floor = durability_floor
+
+    def partition(self, session: Session, stream: Identifier, topic: Identifier, partition: int, right: Right) -> Target:
+        """The named partition. Raises `RequestRefused` with 1009, 2010, 3007 (not found) or 41 (not allowed)."""
+        state = self._plane.state
+        stream_record = state.find_stream(stream)
+        if stream_record is None:
+            raise RequestRefused(ErrorCode.STREAM_ID_NOT_FOUND, stream=stream)
+        topic_record = stream_record.find_topic(topic)
+        if topic_record is None:
+            raise RequestRefused(ErrorCode.TOPIC_ID_NOT_FOUND, stream=stream, topic=topic)
+        if partition >= len(topic_record.partitions):
+            raise RequestRefused(ErrorCode.PARTITION_NOT_FOUND, stream=stream, topic=topic, partition=partition)
+        require(state, session.user_id, right, stream_record.id, topic_record.id)
+        identity = identity_of(stream_record, topic_record, topic_record.partitions[partition])
+        settings = topic_record.settings
+        group = identity.group
+        return Target(
+            identity, group, owner_of(group, self._shard_count), self._plane.op, max(self._floor, settings.durability),
+            max(self._floor, settings.consumer_offset_durability),
+        )
+
+    def send(self, session: Session, stream: Identifier, topic: Identifier, partitioning: Partitioning) -> tuple[Target, bool]:
+        """The partition of a send, and whether the same bytes always mean it. Everything that does not resolve is 20 (wire-protocol.md 11.2)."""
+        stream_record = self._plane.state.find_stream(stream)
+        topic_record = stream_record.find_topic(topic) if stream_record is not None else None
+        if stream_record is None or topic_record is None or not topic_record.partitions:
+            raise RequestRefused(ErrorCode.RESOURCE_NOT_FOUND, stream=stream, topic=topic)
+        kind = partitioning.kind
+        count = len(topic_record.partitions)
+        if kind == PartitioningKind.PARTITION_ID:
+            assert isinstance(partitioning.value, int)
+            partition = partitioning.value
+        elif kind == PartitioningKind.MESSAGES_KEY:
+            assert isinstance(partitioning.value, bytes)
+            partition = xxh32(partitioning.value) % count
+        else:
+            place = (stream_record.id, topic_record.id)
+            partition = session.balance.get(place, 0) % count
+            session.balance[place] = partition + 1
+        try:
+            target = self.partition(session, stream_record.id, topic_record.id, partition, Right.SEND)
+        except RequestRefused as refusal:
+            if refusal.code == ErrorCode.UNAUTHORIZED:
+                raise
+            raise RequestRefused(ErrorCode.RESOURCE_NOT_FOUND, stream=stream, topic=topic, partition=partition) from refusal
+        return target, kind != PartitioningKind.BALANCED
+
+    def offset_key(self, consumer: Consumer) -> int | None:
+        """The key under which a consumer's offset is stored; None for a group that does not resolve (no group exists yet)."""
+        return consumer.offset_key() if consumer.kind == ConsumerKind.CONSUMER else None
