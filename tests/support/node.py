@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from tests.support.client import Client, ConnectionLost, Evicted, Refused
 
