@@ -96,6 +96,7 @@ class Side:
         with tempfile.TemporaryDirectory(prefix="side-by-side-") as directory:
             output = Path(directory)
             command = load.command(self.program, self.address, batches, output)
+            os.sync()  # what the run before left to the kernel is not written at this run's expense
             try:
                 run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT, cwd=directory)
             except subprocess.TimeoutExpired as error:
@@ -108,10 +109,15 @@ class Side:
 
     def calibrate(self, load: Load, seconds: float, max_bytes: int) -> int:
         """Batches per actor that take about ``seconds``, and at most ``max_bytes`` of payload in all."""
-        result = self.run(load, CALIBRATION_BATCHES)
-        per_actor = result.messages_per_second / load.messages / load.actors
-        most = max_bytes // (load.messages * load.size * load.actors)
-        return max(CALIBRATION_BATCHES, min(int(per_actor * seconds), most))
+        most = max(CALIBRATION_BATCHES, max_bytes // (load.messages * load.size * load.actors))
+        batches = CALIBRATION_BATCHES
+        while True:
+            per_second = self.run(load, batches).messages_per_second / load.messages / load.actors
+            wanted = min(max(CALIBRATION_BATCHES, int(per_second * seconds)), most)
+            # A run much shorter than wanted is mostly its own start: measure again, ten times as long.
+            if batches * 10 >= wanted:
+                return wanted
+            batches *= 10
 
 
 def read_report(path: Path, batches: int) -> Result:
