@@ -41,11 +41,13 @@ def reply_header(
     view: int = 0,
     replica: int = 0,
 ) -> ReplyHeader:
-    """The header of an answer to `request`. What is not given echoes the request; raises EncodeError for a body beside
-    an error status."""
+    """The header of an answer to `request`. What is not given echoes the request, and the operation is the one that is
+    committed for it unless there is a status; a refusal before the commit in the result section may keep the request's
+    own operation. Raises EncodeError for a body beside an error status."""
     if status and body_size:
         raise EncodeError(what="reply body beside a status", value=body_size)
-    wanted = request.operation if operation is None else operation
+    if operation is None:
+        operation = request.operation if status else REPLY_OPERATIONS.get(request.operation, request.operation)
     return ReplyHeader(
         cluster=request.cluster if cluster is None else cluster,
         size=HEADER_SIZE + body_size,
@@ -57,7 +59,7 @@ def reply_header(
         commit=commit,
         timestamp=request.timestamp if timestamp is None else timestamp,
         request=request.request,
-        operation=REPLY_OPERATIONS.get(wanted, wanted) if status == 0 else wanted,
+        operation=operation,
         status=status,
     )
 

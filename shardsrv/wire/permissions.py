@@ -98,8 +98,8 @@ def decode_permissions(buffer: Buffer) -> Permissions:
     more = cursor.u8() != 0
     while more:
         stream = cursor.u32()
-        flags: list[Any] = list(_read_flags(cursor, len(STREAM_FLAGS)))
-        streams[stream] = StreamPermissions(*flags, _read_topics(cursor))
+        values: list[Any] = [*_read_flags(cursor, len(STREAM_FLAGS)), _read_topics(cursor)]
+        streams[stream] = StreamPermissions(*values)
         more = cursor.u8() != 0
     if cursor.remaining:
         raise DecodeError("permissions", cursor.position, "the end", f"{cursor.remaining} more bytes")

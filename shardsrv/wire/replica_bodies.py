@@ -1,7 +1,7 @@
 """Bodies of frames between replicas: log suffixes, incarnations, groups not served, the manifest of a state transfer.
 
 Suffix (DoViewChange, StartView): prepare headers of 256 bytes from the highest op down; slot i describes op - i; a slot
-that the sender does not hold is a blank (`PrepareHeader.blank`). Behind a DoViewChange's headers follow its incarnations,
+that the sender does not hold is a blank (`PrepareHeader.blank`). Behind a DoViewChange's headers follow incarnations of
 16 bytes each. A body that is not empty hashes to `checksum_body` of its header. Not served (Commit): entries of `group
 u64, created_revision u64`. Manifest: "ISM1", `count u32, entry_length u8`, entries {`kind u8, frontier u64, length u64,
 checksum u64`}, XXH3-64 of all before it.
@@ -46,8 +46,8 @@ def encode_suffix(headers: Sequence[PrepareHeader], incarnations: Sequence[int] 
 def decode_suffix(body: Buffer, op: int, incarnations: int = 0) -> tuple[tuple[PrepareHeader, ...], tuple[int, ...]]:
     """(headers, incarnations) of a suffix whose head is `op`.
 
-    Raises DecodeError for the whole body: length, bad slot, op out of sequence, hash that does not match, timestamps that
-    do not fall towards older ops, a held neighbour that is not the parent.
+    Raises DecodeError for the whole body: length, bad slot, op out of sequence, hash that does not match, timestamps
+    that do not fall towards older ops, a held neighbour that is not the parent.
     """
     view = memoryview(body)
     size = len(view) - INCARNATION_SIZE * incarnations
