@@ -1,7 +1,7 @@
 """Two servers under the same loads, in turn, driven by the benchmark program of the Apache Iggy project.
 
-The program is given by its path and drives one server at a time over TCP: ours, theirs, ours, theirs, ... for every
-round of every load, so that what else happens on the machine meets both. A first short run per load and server finds
+The program is given by its path and drives one server at a time over TCP, ours and theirs in turn in every round
+of every load, so that what else happens on the machine meets both. A first short run per load and server finds
 how many batches fill the wanted time, so that a fast and a slow server are both measured over seconds. The program
 writes its numbers as ``report.json``; the table shows medians over the rounds.
 
@@ -145,7 +145,8 @@ def compare(sides: Sequence[Side], load: Load, rounds: int, seconds: float, max_
             batches[side.name] = side.calibrate(load, seconds, max_bytes)
     results: dict[str, list[Result]] = {side.name: [] for side in sides}
     for number in range(rounds):
-        for side in sides:
+        # Who goes first changes from round to round: the second run meets the write-back of the first.
+        for side in sides if number % 2 == 0 else reversed(sides):
             result = side.run(load, batches[side.name])
             results[side.name].append(result)
             click.echo(
