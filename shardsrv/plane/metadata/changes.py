@@ -1,0 +1,57 @@
+"""What an applied entry means for the shards that own partitions. The driver drains them in order after each apply.
+
+Invariant: replayed from a log, or applied on another shard, the same entries give the same changes; after a snapshot is
+restored there are none, and the driver compares `MetadataPlane.owned` with what exists.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from shardsrv.plane.metadata.options_catalog import TopicSettings
+from shardsrv.plane.metadata.state import PartitionIdentity
+
+
+@attrs.frozen(slots=True)
+class CreatedPartition:
+    """`slot` indexes its counters; `created_view` is the metadata view in which it was created."""
+
+    identity: PartitionIdentity
+    slot: int
+    created_view: int
+
+
+@attrs.frozen(slots=True)
+class PartitionsCreated:
+    """New partitions of one topic, in ascending order."""
+
+    partitions: tuple[CreatedPartition, ...]
+    settings: TopicSettings
+
+
+@attrs.frozen(slots=True)
+class PartitionsDeleted:
+    """Partitions that no longer exist, by a command on them, their topic or their stream. Their `slots` are free
+    again."""
+
+    identities: tuple[PartitionIdentity, ...]
+    slots: tuple[int, ...]
+
+
+@attrs.frozen(slots=True)
+class TopicPurged:
+    """The partitions of one topic are to be emptied; `generation` is the op of the purge."""
+
+    identities: tuple[PartitionIdentity, ...]
+    generation: int
+
+
+@attrs.frozen(slots=True)
+class TopicUpdated:
+    """The options of a topic, and with them what its partitions obey, changed."""
+
+    identities: tuple[PartitionIdentity, ...]
+    settings: TopicSettings
+
+
+Change = PartitionsCreated | PartitionsDeleted | TopicPurged | TopicUpdated
