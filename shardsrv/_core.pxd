@@ -16,6 +16,7 @@ cdef enum:
     COMMAND_REQUEST = 5
     COMMAND_PREPARE = 6
     COMMAND_REPLY = 8
+    COMMAND_REPAIR_PREPARE = 19
     GIL_RELEASE_BYTES = 65536         # hashing more than this lets other threads run
     OUT_OF_MEMORY = -1                # beside the verdicts and codes: a gather buffer could not be had
 
@@ -32,7 +33,8 @@ cdef enum:
     AT_RESERVED = 62                  # 66 zero bytes
     AT_CLIENT = 128                   # 16 bytes
     AT_PARENT = 144                   # u64, upper half zero
-    AT_REQUEST_CHECKSUM = 160         # u64, upper half zero
+    AT_REQUEST_CHECKSUM = 160         # u64 digest of the request
+    AT_SESSION = 168                  # u64 session of the client that asked: the upper half of request_checksum
     AT_OP = 176                       # u64
     AT_COMMIT = 184                   # u64
     AT_TIMESTAMP = 192                # u64 microseconds

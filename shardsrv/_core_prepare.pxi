@@ -25,17 +25,19 @@ cdef bint fields_in_bounds(const uint8_t* header) noexcept nogil:
     return (
         header[AT_COMMAND] == COMMAND_PREPARE
         and HEADER_BYTES <= load32(header + AT_SIZE) <= SIZE_BOUND
-        and load64(header + AT_OP) < FIELD_BOUND
+        and 0 < load64(header + AT_OP) < FIELD_BOUND
         and load64(header + AT_COMMIT) < FIELD_BOUND
         and load64(header + AT_TIMESTAMP) < FIELD_BOUND
+        and load64(header + AT_REQUEST) < FIELD_BOUND
         and load64(header + AT_CREATED_REVISION) < FIELD_BOUND
         and load64(header + AT_CHECKSUM_BODY) != 0
         and header[AT_OPERATION] != 0
         and header[AT_DURABILITY] <= 1
+        and load32(header + AT_BORN_VIEW) <= load32(header + AT_VIEW)
         and load64(header + AT_CHECKSUM + 8) == 0
         and load64(header + AT_CHECKSUM_BODY + 8) == 0
         and load64(header + AT_PARENT + 8) == 0
-        and load64(header + AT_REQUEST_CHECKSUM + 8) < FIELD_BOUND
+        and load64(header + AT_SESSION) < FIELD_BOUND
         and all_zero(header + AT_RESERVED, AT_CLIENT - AT_RESERVED)
         and all_zero(header + AT_PADDING, AT_GROUP - AT_PADDING)
         and all_zero(header + AT_TAIL, HEADER_BYTES - AT_TAIL)
@@ -109,10 +111,38 @@ cdef void seal(uint8_t* header) noexcept nogil:
     store64(header + AT_STORED_SEAL, stored_seal_of(header))
 
 
+cdef int set_view(uint8_t* header, uint32_t view) except -1:
+    if view < load32(header + AT_BORN_VIEW):
+        raise ValueError(f"view {view} is before the view {load32(header + AT_BORN_VIEW)} that the entry was born in")
+    store32(header + AT_VIEW, view)
+    seal(header)
+    return 0
+
+
 cdef object sixteen(bytes value, str name, uint8_t* at):
     if len(value) != 16:
         raise ValueError(f"{name} must be 16 bytes, not {len(value)}")
     memcpy(at, PyBytes_AS_STRING(value), 16)
+
+
+cdef Prepare load_header(object data, Py_ssize_t position, bint accept_repair):
+    """A prepare without its body; with ``accept_repair`` the command of a RepairPrepare is put back. Raises `Damaged`."""
+    cdef Prepare prepare = Prepare.__new__(Prepare)
+    cdef Py_buffer buffer
+    cdef size_t available
+    cdef int verdict
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        available = reach(&buffer, position)
+        memcpy(prepare.raw, <const uint8_t*>buffer.buf + position, min(available, <size_t>HEADER_BYTES))
+    finally:
+        PyBuffer_Release(&buffer)
+    if accept_repair and prepare.raw[AT_COMMAND] == COMMAND_REPAIR_PREPARE:
+        prepare.raw[AT_COMMAND] = COMMAND_PREPARE
+    verdict = verify_header(prepare.raw, available, True)
+    if verdict != V_VALID:
+        raise_damaged(verdict, position, prepare.raw, available)
+    return prepare
 
 
 @cython.final
@@ -166,7 +196,7 @@ cdef class Prepare:
         sixteen(client, "client", header + AT_CLIENT)
         store64(header + AT_PARENT, parent)
         store64(header + AT_REQUEST_CHECKSUM, request_checksum)
-        store64(header + AT_REQUEST_CHECKSUM + 8, request_checksum_high)
+        store64(header + AT_SESSION, request_checksum_high)
         store64(header + AT_OP, op)
         store64(header + AT_COMMIT, commit)
         store64(header + AT_TIMESTAMP, timestamp)
@@ -178,7 +208,7 @@ cdef class Prepare:
         store32(header + AT_BORN_VIEW, view)
         header[AT_DURABILITY] = durability
         if not fields_in_bounds(header):
-            raise ValueError("a field of the entry is out of bounds (2**62, operation 0, durability, checksum_body 0)")
+            raise ValueError("a field of the entry is out of bounds (2**62, op 0, operation 0, durability, checksum_body 0)")
         store64(header + AT_CHECKSUM, identity_of(header))
         seal(header)
         return prepare
@@ -204,12 +234,11 @@ cdef class Prepare:
 
     @staticmethod
     def load_parts(header not None, body not None, bint check_body=True):
-        """As `load`, for a header and a body that lie apart; the body must have exactly the length that the header says."""
-        cdef Prepare prepare = Prepare.load_header(header)
+        """As `load`, for a header and a body that lie apart; the body must have exactly the length that the header says. The
+        header of a RepairPrepare (byte 60 = 19, seals those of the prepare) is taken too and becomes that of the prepare."""
+        cdef Prepare prepare = load_header(header, 0, True)
         cdef uint32_t length = load32(prepare.raw + AT_SIZE) - HEADER_BYTES
         cdef int verdict = V_VALID
-        if prepare.held.buf != NULL:
-            raise ValueError("a header that holds a buffer")
         PyObject_GetBuffer(body, &prepare.held, PyBUF_SIMPLE)
         prepare.source = body
         prepare.body_data = <const uint8_t*>prepare.held.buf
@@ -231,20 +260,7 @@ cdef class Prepare:
     @staticmethod
     def load_header(data not None, Py_ssize_t position=0):
         """The header at ``position`` alone (``has_body`` is false, ``size`` still counts the body). Raises `Damaged` unless VALID."""
-        cdef Prepare prepare = Prepare.__new__(Prepare)
-        cdef Py_buffer buffer
-        cdef size_t available
-        cdef int verdict
-        PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
-        try:
-            available = reach(&buffer, position)
-            verdict = verify_header(<const uint8_t*>buffer.buf + position, available, True)
-            if verdict != V_VALID:
-                raise_damaged(verdict, position, <const uint8_t*>buffer.buf + position, available)
-            memcpy(prepare.raw, <const uint8_t*>buffer.buf + position, HEADER_BYTES)
-        finally:
-            PyBuffer_Release(&buffer)
-        return prepare
+        return load_header(data, position, False)
 
     @staticmethod
     def verify(data not None, Py_ssize_t position=0, bint check_body=True):
@@ -268,12 +284,14 @@ cdef class Prepare:
         finally:
             PyBuffer_Release(&buffer)
 
-    def restamped(self, uint32_t view):
-        """The header as sent in ``view``: identity unchanged, stored seal made again."""
+    def restamped(self, uint32_t view, bint repair=False):
+        """The header as sent in ``view``: identity unchanged, stored seal made again; ``repair`` gives it the command of a
+        RepairPrepare. Raises `ValueError` for a view before the one it was born in."""
         cdef uint8_t copy[HEADER_BYTES]
         memcpy(copy, self.raw, HEADER_BYTES)
-        store32(copy + AT_VIEW, view)
-        seal(copy)
+        set_view(copy, view)
+        if repair:
+            copy[AT_COMMAND] = COMMAND_REPAIR_PREPARE
         return PyBytes_FromStringAndSize(<const char*>copy, HEADER_BYTES)
 
     def with_view(self, uint32_t view):
@@ -283,8 +301,7 @@ cdef class Prepare:
             return self
         other = Prepare.__new__(Prepare)
         memcpy(other.raw, self.raw, HEADER_BYTES)
-        store32(other.raw + AT_VIEW, view)
-        seal(other.raw)
+        set_view(other.raw, view)
         if self.held.buf != NULL:
             other.hold(self.source, self.body_offset, self.body_length)
         return other
@@ -357,7 +374,7 @@ cdef class Prepare:
     @property
     def request_checksum_high(self):
         """The session of the client that asked: the upper half of the field."""
-        return load64(self.raw + AT_REQUEST_CHECKSUM + 8)
+        return load64(self.raw + AT_SESSION)
 
     @property
     def op(self):
