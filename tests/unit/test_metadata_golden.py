@@ -41,7 +41,7 @@ OTHER = {
 }
 """seq -> why the answer is another one; those that would make a topic are left out, to keep the ids of later ones."""
 OTHER_CODES = {60: 4042, 62: 4042, 259: 45}
-REPLAYED = {"c3-0": 3, "cli-014a": 33, "cli-edge2": 163, "pya": 71}
+REPLAYED = {"c3-0": 3, "cli-014a": 33, "cli-edge2": 144, "pya": 62}
 """Recordings by the number of exchanges that are replayed. Left out: those whose parents are kept elsewhere only
 (`cluster`, `c3-1`, `c3-2`, `py`), the one in which a server without the durability keys refuses everything (`cli-014`),
 and the one that is about repeated requests, which the client table answers (`raw2`)."""
