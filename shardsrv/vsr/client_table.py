@@ -1,21 +1,26 @@
-"""At most once on the metadata plane: who is registered, what each client last asked, and the replies it may ask for again.
+"""At most once on the metadata plane: who is registered, what each client last asked, and the replies it may ask for
+again.
 
 Invariants:
 
-* the table is a function of the committed log: only commits change it, and the client that is evicted from a full table is the one
-  whose newest reply has the lowest op (ties: the lowest slot), never one chosen by memory order or by what is in flight;
+* the table is a function of the committed log: only commits change it, and the client that is evicted from a full
+  table is the one whose newest reply has the lowest op (ties: the lowest slot), never one chosen by memory order or by
+  what is in flight;
 * an entry always has at least one reply (that of its Register) and at most REPLIES_KEPT, newest last;
-* ``epoch`` is the op of the client's latest Register: a session that lost its client id to a newer login is recognised by it;
+* ``epoch`` is the op of the client's latest Register: a session that lost its client id to a newer login is recognised
+  by it;
 * slots keep their numbers over a snapshot, so the next victim is the same before and after a restart.
 
-Snapshot form: a list in slot order of [slot, client, epoch, user_id, watermark, watermark_checksum, replies], each reply being
-[request, digest, op, timestamp, operation, body]. Only ints, bytes and lists, so equal tables give equal bytes.
+Snapshot form: a list in slot order of [slot, client, epoch, user_id, watermark, watermark_checksum, replies], each
+reply being [request, digest, op, timestamp, operation, body]. Only ints, bytes and lists, so equal tables give equal
+bytes.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from itertools import pairwise
 from typing import Any, Final
 
 import attrs
@@ -49,7 +54,8 @@ class CachedReply:
 
 @attrs.define(slots=True, eq=False)
 class ClientEntry:
-    """One registered client. ``watermark`` is its highest committed request number, ``watermark_checksum`` that request's digest."""
+    """One registered client. ``watermark`` is its highest committed request number, ``watermark_checksum`` that
+    request's digest."""
 
     slot: int
     client: bytes
@@ -93,8 +99,8 @@ class ClientTable:
     def commit_register(self, client: bytes, user_id: int, op: int, timestamp: int, body: bytes) -> bytes | None:
         """A Register committed as ``op``: its op is the client's epoch from now on.
 
-        A client that was registered before keeps its watermark and the replies of its requests; the reply of the older Register goes.
-        Returns the client that was evicted to make room, if any.
+        A client that was registered before keeps its watermark and the replies of its requests; the reply of the older
+        Register goes. Returns the client that was evicted to make room, if any.
         """
         reply = CachedReply(0, 0, op, timestamp, _REGISTER, body)
         entry = self._order.get(client)
@@ -117,10 +123,19 @@ class ClientTable:
         return victim
 
     def commit_request(
-        self, client: bytes, session: int, request: int, digest: int, operation: int, op: int, timestamp: int, body: bytes
+        self,
+        client: bytes,
+        session: int,
+        request: int,
+        digest: int,
+        operation: int,
+        op: int,
+        timestamp: int,
+        body: bytes,
     ) -> bool:
-        """A request of ``client`` committed as ``op``: keep its reply. False when it no longer concerns the table: the client was
-        evicted or registered anew in between, or a later request of it is known already. That is never a failure."""
+        """A request of ``client`` committed as ``op``: keep its reply. False when it no longer concerns the table: the
+        client was evicted or registered anew in between, or a later request of it is known already. That is never a
+        failure."""
         entry = self._order.get(client)
         if entry is None or entry.epoch != session or op <= entry.latest_op or request < entry.watermark:
             return False
@@ -152,7 +167,12 @@ class ClientTable:
         """The table as plain lists in slot order; see the module for the form."""
         return [
             [
-                entry.slot, entry.client, entry.epoch, entry.user_id, entry.watermark, entry.watermark_checksum,
+                entry.slot,
+                entry.client,
+                entry.epoch,
+                entry.user_id,
+                entry.watermark,
+                entry.watermark_checksum,
                 [list(attrs.astuple(reply)) for reply in entry.replies],
             ]
             for entry in sorted(self._order.values(), key=lambda entry: entry.slot)
@@ -216,10 +236,16 @@ def _decode_entry(row: Any) -> ClientEntry:
     if not 1 <= len(replies) <= REPLIES_KEPT:
         raise ClientTableRing(slot=slot, found=len(replies), maximum=REPLIES_KEPT)
     ring = [_decode_reply(reply, slot) for reply in replies]
-    if any(later.op <= earlier.op for earlier, later in zip(ring, ring[1:], strict=False)):
+    if any(later.op <= earlier.op for earlier, later in pairwise(ring)):
         raise ClientTableInvalidReply(slot=slot, found="replies out of order")
     return ClientEntry(
-        slot, client, _number(row[2], slot), _number(row[3], slot, 2**32 - 1), _number(row[4], slot), _number(row[5], slot, 2**64 - 1), ring
+        slot,
+        client,
+        _number(row[2], slot),
+        _number(row[3], slot, 2**32 - 1),
+        _number(row[4], slot),
+        _number(row[5], slot, 2**64 - 1),
+        ring,
     )
 
 
@@ -230,5 +256,10 @@ def _decode_reply(reply: Any, slot: int) -> CachedReply:
     if operation not in KNOWN_OPERATIONS or operation in (0, _LOGOUT):
         raise ClientTableInvalidReply(slot=slot, found=f"operation {operation}")
     return CachedReply(
-        _number(reply[0], slot), _number(reply[1], slot, 2**64 - 1), _number(reply[2], slot), _number(reply[3], slot), operation, reply[5]
+        _number(reply[0], slot),
+        _number(reply[1], slot, 2**64 - 1),
+        _number(reply[2], slot),
+        _number(reply[3], slot),
+        operation,
+        reply[5],
     )

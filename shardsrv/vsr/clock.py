@@ -1,7 +1,7 @@
 """Timestamps of entries: they rise strictly within a log, whatever the wall clock does.
 
-All values are microseconds since the epoch. A stamp is never checked when an entry is repaired or replayed: it was accepted
-once, and refusing it later would lose the entry.
+All values are microseconds since the epoch. A stamp is never checked when an entry is repaired or replayed: it was
+accepted once, and refusing it later would lose the entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def next_timestamp(now: int, last: int) -> int:
 def acceptable(timestamp: int, now: int, last: int, slack: int) -> bool:
     """Whether a backup with clock ``now`` and last stamp ``last`` takes a new entry stamped ``timestamp``.
 
-    Up to max(now + slack, last + 1 s): a primary whose clock ran away cannot drag the whole log into the future at once,
-    and a backup whose clock stands still does not stop the group.
+    Up to max(now + slack, last + 1 s): a primary whose clock ran away cannot drag the whole log into the future at
+    once, and a backup whose clock stands still does not stop the group.
     """
     return last < timestamp <= max(now + slack, last + LEAP)

@@ -56,13 +56,15 @@ class Repeat:
 class Refused:
     """The request did not become an entry. ``status`` is the Iggy code; ``transient`` codes are 57 and 58.
 
-    ``eviction`` is an eviction reason instead of a status when not 0; ``silent`` says that nothing may be answered.
+    ``eviction`` is an eviction reason instead of a status when not 0; ``silent`` says that nothing may be answered. ``reason`` is for logs
+    and tests, never for the wire.
     """
 
     origin: Any
     status: int
     eviction: int = 0
     silent: bool = False
+    reason: str = ""
 
 
 @attrs.define(slots=True, eq=False)

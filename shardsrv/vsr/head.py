@@ -1,8 +1,9 @@
 """The head of a log as one value, and the one rule that moves it when entries arrive out of order.
 
-A head has three forms: nothing yet, an entry that the log holds, and an op that a view announced but that the log does not hold.
-Invariants: op and checksum move together or not at all; the checksum is that of the log's own entry at the resulting op, never of
-the frame that arrived last; in the announced form nothing is built on the head and no vote claims its entry.
+A head has three forms: nothing yet, an entry that the log holds, and an op that a view announced but that the log does
+not hold. Invariants: op and checksum move together or not at all; the checksum is that of the log's own entry at the
+resulting op, never of the frame that arrived last; in the announced form nothing is built on the head and no vote
+claims its entry.
 """
 
 from __future__ import annotations

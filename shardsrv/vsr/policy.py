@@ -46,7 +46,9 @@ class GroupPolicy:
 
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.pipeline_depth <= PIPELINE_MAX:
-            raise ConfigurationError("prepare_queue_depth", self.pipeline_depth, f"must be between 1 and {PIPELINE_MAX}")
+            raise ConfigurationError(
+                "prepare_queue_depth", self.pipeline_depth, f"must be between 1 and {PIPELINE_MAX}"
+            )
         if self.plane == METADATA and not 2 <= self.clients_max <= CLIENTS_MAX:
             raise ConfigurationError("clients_table_max", self.clients_max, f"must be between 2 and {CLIENTS_MAX}")
         if self.plane == PARTITION and self.clients_max:

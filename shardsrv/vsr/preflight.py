@@ -1,7 +1,7 @@
 """Whether a metadata request becomes an entry: the decision table of at-most-once, as data.
 
-The first row whose facts all hold decides. The table is total (its last row asks for nothing) and a test walks every combination of
-facts. Facts are True, False or None (does not matter); the columns are those of `Facts`.
+The first row whose facts all hold decides. The table is total (its last row asks for nothing) and a test walks every
+combination of facts. Facts are True, False or None (does not matter); the columns are those of `Facts`.
 
 | row | in flight | known | epoch older | epoch newer | number seen | digest differs | reply kept | secret | decision |
 |---|---|---|---|---|---|---|---|---|---|
@@ -64,17 +64,27 @@ class Facts:
 _Row = tuple[tuple[bool | None, ...], Decision]
 
 REQUEST_TABLE: Final[tuple[_Row, ...]] = (
-    ((True, None, None, None, None, None, None, None), Decision("in flight", REFUSE, ErrorCode.TRANSIENT_NOT_COMMITTED)),
+    (
+        (True, None, None, None, None, None, None, None),
+        Decision("in flight", REFUSE, ErrorCode.TRANSIENT_NOT_COMMITTED),
+    ),
     ((False, False, None, None, None, None, None, None), Decision("no session", EVICT, EvictionReason.NO_SESSION)),
-    ((False, True, True, None, None, None, None, None), Decision("session too low", EVICT, EvictionReason.SESSION_TOO_LOW)),
+    (
+        (False, True, True, None, None, None, None, None),
+        Decision("session too low", EVICT, EvictionReason.SESSION_TOO_LOW),
+    ),
     ((False, True, False, True, None, None, None, None), Decision("session from the future", SILENCE)),
     ((False, True, False, False, False, None, None, None), Decision("new number", EXECUTE)),
     ((False, True, False, False, True, True, None, None), Decision("other request, same number", SILENCE)),
-    ((False, True, False, False, True, False, True, True),
-     Decision("secret already given", REFUSE, ErrorCode.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS)),
+    (
+        (False, True, False, False, True, False, True, True),
+        Decision("secret already given", REFUSE, ErrorCode.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS),
+    ),
     ((False, True, False, False, True, False, True, False), Decision("retry", REPEAT)),
-    ((False, True, False, False, True, False, False, None),
-     Decision("applied, reply gone", REFUSE, ErrorCode.REQUEST_ALREADY_APPLIED)),
+    (
+        (False, True, False, False, True, False, False, None),
+        Decision("applied, reply gone", REFUSE, ErrorCode.REQUEST_ALREADY_APPLIED),
+    ),
 )
 
 
@@ -90,7 +100,8 @@ def decide(facts: Facts) -> Decision:
 def preflight_request(
     table: ClientTable, client: bytes, session: int, request: int, digest: int, in_flight: bool
 ) -> Decision:
-    """The decision for an ordinary request; ``digest`` 0 was not stamped by the client and compares equal to anything."""
+    """The decision for an ordinary request; ``digest`` 0 was not stamped by the client and compares equal to
+    anything."""
     entry = table.get(client)
     if entry is None:
         return decide(Facts(in_flight, False, False, False, False, False, False, False))
@@ -115,8 +126,8 @@ def preflight_register(table: ClientTable, client: bytes, user_id: int, in_fligh
 
 
 def preflight_logout(table: ClientTable, client: bytes, session: int) -> Decision:
-    """The decision for a Logout. Requests of the client in flight do not hinder it: they commit before it, and if one is a Register,
-    the session no longer is the present one when the logout commits, which then changes nothing."""
+    """The decision for a Logout. Requests of the client in flight do not hinder it: they commit before it, and if one
+    is a Register, the session no longer is the present one when the logout commits, which then changes nothing."""
     entry = table.get(client)
     if entry is None:
         return Decision("no session", EVICT, EvictionReason.NO_SESSION)

@@ -1,8 +1,8 @@
 """How many members decide.
 
-One rule for every cluster size: a majority, for replication and for view change alike, so that any two quorums share a member. A
-nack quorum is the smallest number of members of which one is in every replication quorum: that many denials prove that an entry
-was never acknowledged.
+One rule for every cluster size: a majority, for replication and for view change alike, so that any two quorums share a
+member. A nack quorum is the smallest number of members of which one is in every replication quorum: that many denials
+prove that an entry was never acknowledged.
 
 | members | replication, view change | nack |
 |---|---|---|
@@ -22,7 +22,8 @@ from typing import Final
 from shardsrv.errors import ConfigurationError
 
 REPLICAS_MAX: Final = 32
-"""A replica is one bit of a mask of acknowledgements and one byte of a header; clients are told of at most this many."""
+"""A replica is one bit of a mask of acknowledgements and one byte of a header; clients are told of at most this
+many."""
 
 
 def _members(replica_count: int) -> int:

@@ -1,0 +1,112 @@
+"""What stands between clients and the metadata log: the client table, and which clients have a request in flight.
+
+Invariants: the table changes in `commit` only, the same live and in recovery; the counts of requests in flight are of
+this member and this boot alone and decide nothing that is replicated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shardsrv.vsr import preflight
+from shardsrv.vsr.client_table import ClientTable
+from shardsrv.vsr.effects import Refused, Repeat
+from shardsrv.vsr.events import Request
+from shardsrv.vsr.plane import Plane
+from shardsrv.wire.constants import ZERO_ID, Operation
+
+_REGISTER: Final = int(Operation.REGISTER)
+_LOGOUT: Final = int(Operation.LOGOUT)
+_ACCEPTED: Final = bytes(4)  # a result section without an entry
+
+
+class ClientGate:
+    """Admission and commit of metadata requests; requests of the node itself (client of zeros) pass without the
+    table."""
+
+    __slots__ = ("_busy", "table")
+
+    def __init__(self, table: ClientTable) -> None:
+        self.table = table
+        self._busy: dict[bytes, int] = {}
+
+    def acting_user(self, request: Request, out: list[Any]) -> int:
+        """The user that ``request`` acts as, if it may become an entry; -1 when its answer is in ``out``."""
+        client = request.client
+        if client == ZERO_ID:
+            return request.user_id
+        operation = request.operation
+        if operation == _REGISTER:
+            decision = preflight.preflight_register(self.table, client, request.user_id, client in self._busy)
+        elif operation == _LOGOUT:
+            decision = preflight.preflight_logout(self.table, client, request.session)
+        else:
+            decision = preflight.preflight_request(
+                self.table, client, request.session, request.request, request.digest, client in self._busy
+            )
+        if decision.action != preflight.EXECUTE:
+            out.append(self._answer(request, decision))
+            return -1
+        if operation == _REGISTER:
+            return request.user_id
+        entry = self.table.get(client)
+        assert entry is not None, "only a client of the table may ask"
+        return entry.user_id
+
+    def _answer(self, request: Request, decision: preflight.Decision) -> Repeat | Refused:
+        if decision.action == preflight.REPEAT:
+            entry = self.table.get(request.client)
+            reply = entry.reply_to(request.request) if entry is not None else None
+            assert reply is not None, "only a reply that is kept is repeated"
+            return Repeat(request.origin, reply.op, reply.timestamp, reply.operation, reply.body)
+        if decision.action == preflight.EVICT:
+            return Refused(request.origin, 0, eviction=int(decision.code), reason=decision.label)
+        if decision.action == preflight.SILENCE:
+            return Refused(request.origin, 0, silent=True, reason=decision.label)
+        return Refused(request.origin, int(decision.code), reason=decision.label)
+
+    def entered(self, client: bytes) -> None:
+        """A request of ``client`` went into the pipeline."""
+        self._busy[client] = self._busy.get(client, 0) + 1
+
+    def left(self, client: bytes) -> None:
+        """A request of ``client`` left the pipeline."""
+        count = self._busy[client] - 1
+        if count:
+            self._busy[client] = count
+        else:
+            del self._busy[client]
+
+    def emptied(self) -> None:
+        """The pipeline was drained."""
+        self._busy.clear()
+
+    def commit(self, prepare: Any, plane: Plane) -> bytes:
+        """Apply a committed entry to the plane and to the table; returns the reply body."""
+        client = prepare.client
+        operation = prepare.operation
+        session = prepare.request_checksum_high
+        if operation == _LOGOUT and client != ZERO_ID and not self.table.owns(client, session):
+            # A newer login took the client id over while this logout was on its way: its session lives on.
+            return b""
+        reply = plane.apply(prepare)
+        if client == ZERO_ID:
+            return reply
+        if operation == _LOGOUT:
+            self.table.remove(client)
+        elif operation != _REGISTER:
+            self.table.commit_request(
+                client,
+                session,
+                prepare.request,
+                prepare.request_checksum,
+                operation,
+                prepare.op,
+                prepare.timestamp,
+                reply,
+            )
+        elif reply[:4] == _ACCEPTED[: len(reply)]:
+            victim = self.table.commit_register(client, prepare.user_id, prepare.op, prepare.timestamp, reply)
+            if victim is not None:
+                plane.client_gone(victim)
+        return reply
