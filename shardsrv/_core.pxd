@@ -82,7 +82,8 @@ cdef inline void store64(uint8_t* at, uint64_t value) noexcept nogil:
 
 
 # XXH3-64 and XXH32, seed 0, of `length` bytes (`data` may be NULL when it is 0). Never fail; callable without the
-# interpreter. When the C symbols are missing they take the interpreter themselves, and lack of memory there ends the process.
+# interpreter. When the C symbols are missing they take the interpreter themselves, and lack of memory there ends the
+# process.
 cdef uint64_t hash64(const void* data, size_t length) noexcept nogil
 cdef uint32_t hash32(const void* data, size_t length) noexcept nogil
 
@@ -100,19 +101,21 @@ cdef struct BatchWalk:
     size_t offset                     # out, on refusal: the byte where it was found
     const char* reason                # out, on refusal: a sentence
 
-# Walk a batch of exactly `length` bytes: layout always, frame checksums of the selected frames when `check`. Returns 0, a code (3
-# layout, 4027 frame checksum) with `offset` and `reason` set, or OUT_OF_MEMORY. Does not compare `digest` with the header.
+# Walk a batch of exactly `length` bytes: layout always, frame checksums of the selected frames when `check`. Returns
+# 0, a code (3 layout, 4027 frame checksum) with `offset` and `reason` set, or OUT_OF_MEMORY. Does not compare `digest`
+# with the header.
 cdef int walk_batch(const uint8_t* batch, size_t length, bint check, BatchWalk* walk) noexcept nogil
 
-# The whole batch: `walk_batch` over all frames with checks, and the checksum in its header (4039). Returns as `walk_batch`.
+# The whole batch: `walk_batch` over all frames with checks, and the checksum in its header (4039). Returns as
+# `walk_batch`.
 cdef int verify_batch(const uint8_t* batch, size_t length, BatchWalk* walk) noexcept nogil
 
 # The two seals of a 256-byte prepare header, computed (not read).
 cdef uint64_t identity_of(const uint8_t* header) noexcept nogil
 cdef uint64_t stored_seal_of(const uint8_t* header) noexcept nogil
 
-# Verdict of a header (bounds, reserved bytes, stored seal; with `check_identity` the identity too): VALID, SHORT (fewer than 256
-# bytes), ZERO, BAD_HEADER, BAD_IDENTITY.
+# Verdict of a header (bounds, reserved bytes, stored seal; with `check_identity` the identity too): VALID, SHORT
+# (fewer than 256 bytes), ZERO, BAD_HEADER, BAD_IDENTITY.
 cdef int verify_header(const uint8_t* header, size_t available, bint check_identity) noexcept nogil
 
 # Verdict of a body of `length` bytes against its header: VALID, BAD_BODY, or OUT_OF_MEMORY.

@@ -23,7 +23,7 @@ HASH_BACKEND: Final[str]
 # Verdicts of `Prepare.verify` and `scan_log`.
 VALID: Final = 0
 SHORT: Final = 1  # fewer bytes than the header, or than `size` says: a torn tail looks like this
-BAD_HEADER: Final = 2  # stored seal does not match, or a field is out of bounds (command, size, zero bytes, 2**62, views)
+BAD_HEADER: Final = 2  # stored seal does not match, or a field is out of bounds
 BAD_BODY: Final = 3  # the body does not match checksum_body
 BAD_IDENTITY: Final = 4  # identity checksum does not match
 BAD_CHAIN: Final = 5  # parent is not the predecessor's identity, or op is not predecessor + 1
@@ -64,9 +64,9 @@ class Cursor:
 class Prepare:
     """One log entry: a 256-byte sealed header and a body that stays where it is.
 
-    Immutable; equal when all header bytes are. The header is kept as 256 raw bytes inside the object; attributes read it.
-    ``body`` is any buffer (a view of the arena, of a file that was read, or bytes); the object keeps it alive. Layout:
-    docs/architecture.md, "The stored entry".
+    Immutable; equal when all header bytes are. The header is kept as 256 raw bytes inside the object; attributes read
+    it. ``body`` is any buffer (a view of the arena, of a file that was read, or bytes); the object keeps it alive.
+    Layout: docs/architecture.md, "The stored entry".
     """
 
     @property
@@ -154,8 +154,9 @@ class Prepare:
     ) -> Prepare:
         """Make and seal a prepare, born in ``view``.
 
-        ``checksum_body`` is given, not computed: the batch checksum for SendMessages, ``xxh3(body)`` for everything else,
-        also for an empty body. ``request_checksum_high`` is the session. Raises `ValueError` for a field out of bounds."""
+        ``checksum_body`` is given, not computed: the batch checksum for SendMessages, ``xxh3(body)`` for everything
+        else, also for an empty body. ``request_checksum_high`` is the session. Raises `ValueError` for a field out of
+        bounds."""
 
     @staticmethod
     def load(data: Buffer, position: int = 0) -> Prepare:
@@ -167,7 +168,8 @@ class Prepare:
     def load_parts(header: Buffer, body: Buffer, check_body: bool = True) -> Prepare:
         """As `load`, for a header and a body that lie apart (a frame of the network).
 
-        The header of a RepairPrepare (byte 60 = 19, seals those of the prepare) is taken too and becomes the prepare's."""
+        The header of a RepairPrepare (byte 60 = 19, seals those of the prepare) is taken too and becomes the
+        prepare's."""
 
     @staticmethod
     def load_header(data: Buffer, position: int = 0) -> Prepare:
@@ -179,8 +181,8 @@ class Prepare:
     def verify(data: Buffer, position: int = 0, check_body: bool = True) -> int:
         """The verdict for the bytes at ``position``, without making an object.
 
-        A partition batch (operation 160) is checked through its batch checksum and every frame checksum; any other body by
-        XXH3-64."""
+        A partition batch (operation 160) is checked through its batch checksum and every frame checksum; any other
+        body by XXH3-64."""
 
     @staticmethod
     def verify_header(data: Buffer, position: int = 0) -> int:
@@ -189,13 +191,15 @@ class Prepare:
     def restamped(self, view: int, repair: bool = False) -> bytes:
         """The header as sent in ``view``: identity unchanged, stored seal made again.
 
-        ``repair`` gives it the command of a RepairPrepare (the seals stay those of the prepare). Raises `ValueError` for a view before the one it was born in."""
+        ``repair`` gives it the command of a RepairPrepare (the seals stay those of the prepare). Raises `ValueError`
+        for a view before the one it was born in."""
 
     def with_view(self, view: int) -> Prepare:
         """The same entry over the same body, its header as in ``view``. A receiver stores ``with_view(born_view)``."""
 
 class LogScan:
-    """One chunk of a segment walked by `scan_log`. Pass ``last_checksum`` and ``last_op + 1`` to go on with the next chunk."""
+    """One chunk of a segment walked by `scan_log`. Pass ``last_checksum`` and ``last_op + 1`` to go on with the next
+    chunk."""
 
     verdict: int  # VALID when the chunk ended exactly between entries, else why it stopped
     position: int  # where the walk stopped (start of the entry that is not VALID)
@@ -222,7 +226,8 @@ def scan_log(
 # ---------------------------------------------------------------------------------------------------- batches
 
 class BatchRefused(Exception):
-    """A batch that is not stored. ``code`` of the protocol: 3 layout or count, 4027 frame checksum, 4039 batch checksum."""
+    """A batch that is not stored. ``code`` of the protocol: 3 layout or count, 4027 frame checksum, 4039 batch
+    checksum."""
 
     code: int
     reason: str
@@ -248,14 +253,15 @@ def parse_send(body: Buffer) -> SendTarget:
 def stamp_batch(batch: Buffer, partition_id: int, base_offset: int, base_timestamp: int) -> int:
     """Write the server's fields into a writable batch in place, make the batch checksum again, return it.
 
-    Lengths are checked, message checksums are not (`parse_send` did that). Raises `BatchRefused` (3) and then leaves the
-    bytes alone."""
+    Lengths are checked, message checksums are not (`parse_send` did that). Raises `BatchRefused` (3) and then leaves
+    the bytes alone."""
 
 def check_batch(batch: Buffer) -> int:
     """0 when every checksum and length of a stored batch holds, else the Iggy code."""
 
 class PollSlice:
-    """What `slice_prepares` selected: buffers to send in order (views of ``data``; rewritten 256-byte headers as bytes)."""
+    """What `slice_prepares` selected: buffers to send in order (views of ``data``; rewritten 256-byte headers as
+    bytes)."""
 
     parts: list[memoryview | bytes]
     count: int  # messages selected
@@ -278,14 +284,15 @@ def slice_prepares(
 ) -> PollSlice:
     """Select up to ``count`` messages with offset >= ``offset`` (``by_time``: base_timestamp >= ``offset``).
 
-    From prepares back to back in ``data[position:end]``, never beyond ``committed_op``. Entries that are not SendMessages
-    are skipped. A batch that qualifies whole is one view of ``data``; a partial one gets a rewritten header (batch_length,
-    message_count, batch_checksum) and a view of its frames. Adjacent views cannot be joined: prepare headers lie between.
+    From prepares back to back in ``data[position:end]``, never beyond ``committed_op``. Entries that are not
+    SendMessages are skipped. A batch that qualifies whole is one view of ``data``; a partial one gets a rewritten
+    header (batch_length, message_count, batch_checksum) and a view of its frames. Adjacent views cannot be joined:
+    prepare headers lie between.
 
-    The n-th frame of a batch has offset base_offset + n. With ``check`` the stored seal of every entry, the batch checksum
-    of every batch (skipped ones too: their base offset decided that) and the frame checksums of what is selected are
-    verified; without it, only what bounds need. To go on after ``needed``, call again with ``count - slice.count`` and data
-    from ``position`` on."""
+    The n-th frame of a batch has offset base_offset + n. With ``check`` the stored seal of every entry, the batch
+    checksum of every batch (skipped ones too: their base offset decided that) and the frame checksums of what is
+    selected are verified; without it, only what bounds need. To go on after ``needed``, call again with ``count -
+    slice.count`` and data from ``position`` on."""
 
 # ---------------------------------------------------------------------------------------------------- reply headers
 
@@ -303,7 +310,8 @@ def pack_reply(
     replica: int = 0,
     client: bytes | None = None,
 ) -> bytes:
-    """A 256-byte Reply header that echoes request_checksum and request of ``request_header``, and its client unless given."""
+    """A 256-byte Reply header that echoes request_checksum and request of ``request_header``, and its client unless
+    given."""
 
 def pack_send_reply(
     request_header: Buffer, op: int, timestamp: int, stream: int, topic: int, partition: int, base_offset: int

@@ -24,7 +24,7 @@ if sys.byteorder != "little":
 
 HEADER_SIZE = 256
 
-# An op, a commit, a revision, an offset and a timestamp stay below this, so that signed arithmetic in the deciding rooms is safe.
+# Ops, commits, revisions, offsets and timestamps stay below this: signed arithmetic in the deciding rooms is then safe.
 FIELD_LIMIT = 1 << 62
 cdef uint64_t FIELD_BOUND = <uint64_t>1 << 62
 

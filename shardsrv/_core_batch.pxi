@@ -1,9 +1,10 @@
 # The message batch: a 256-byte header (layout in _core.pxd) and frames back to back.
 #
-# Frame:  0 u64 checksum, XXH3-64 of the frame from byte 8 to its end | 8 u128 id | 24 u32 offset_delta | 28 u32 timestamp_delta
+# Frame:  0 u64 checksum, XXH3-64 of the frame from byte 8 to its end | 8 u128 id | 24 u32 offset_delta | 28 u32
+# timestamp_delta
 #        32 u32 user_headers_length | 36 u32 payload_length | 40 u64 zero | 48 payload | user headers
-# Batch checksum: XXH3-64 of header bytes 0..40, header bytes 48..52, then bytes 0..8 of each frame in order. Bodies are bound
-# through the frame checksums, so a batch holds only if both levels hold.
+# Batch checksum: XXH3-64 of header bytes 0..40, header bytes 48..52, then bytes 0..8 of each frame in order. Bodies
+# are bound through the frame checksums, so a batch holds only if both levels hold.
 
 cdef enum:
     CODE_LAYOUT = 3                   # InvalidCommand
@@ -14,7 +15,8 @@ cdef enum:
 
 
 class BatchRefused(Exception):
-    """A batch that is not stored: the protocol's ``code``, a ``reason``, and the byte ``offset`` in the buffer that was checked."""
+    """A batch that is not stored: the protocol's ``code``, a ``reason``, and the byte ``offset`` in the buffer that
+    was checked."""
 
     def __init__(self, code: int, reason: str, offset: int = 0) -> None:
         super().__init__(code, reason, offset)
@@ -49,7 +51,9 @@ cdef int walk_batch_header(const uint8_t* batch, size_t length, BatchWalk* walk)
     return 0
 
 
-cdef int walk_frames(const uint8_t* batch, size_t length, bint check, uint8_t* checksums, BatchWalk* walk) noexcept nogil:
+cdef int walk_frames(
+    const uint8_t* batch, size_t length, bint check, uint8_t* checksums, BatchWalk* walk
+) noexcept nogil:
     """Returns 0, CODE_LAYOUT or CODE_FRAME_CHECKSUM; `checksums` has room for message_count values."""
     cdef uint32_t index, count = load32(batch + AT_BATCH_COUNT)
     cdef size_t position = HEADER_BYTES
@@ -192,7 +196,9 @@ cdef Py_ssize_t parse_partitioning(const uint8_t* body, Py_ssize_t position, Py_
     if length > end - position - 2:
         raise BatchRefused(CODE_LAYOUT, "the partitioning reaches beyond the metadata", position)
     if not (
-        (body[position] == 1 and length == 0) or (body[position] == 2 and length == 4) or (body[position] == 3 and length > 0)
+        (body[position] == 1 and length == 0)
+        or (body[position] == 2 and length == 4)
+        or (body[position] == 3 and length > 0)
     ):
         raise BatchRefused(CODE_LAYOUT, "the partitioning is of an unknown kind or length", position)
     return position + 2 + length
@@ -229,7 +235,8 @@ cdef SendTarget parse_send_buffer(const uint8_t* body, Py_ssize_t length):
 
 
 def parse_send(body not None):
-    """Check a send body whole and find its batch: u32 metadata_length | stream | topic | partitioning | u32 messages_count | batch.
+    """Check a send body whole and find its batch: u32 metadata_length | stream | topic | partitioning | u32
+    messages_count | batch.
 
     Raises `BatchRefused`.
     """
@@ -244,8 +251,8 @@ def parse_send(body not None):
 def stamp_batch(batch not None, uint64_t partition_id, uint64_t base_offset, uint64_t base_timestamp):
     """Write the server's three fields in place and make the batch checksum again; returns it. Hashes no message.
 
-    Raises `BatchRefused` (3, the bytes are then unchanged), `ValueError` for an offset or a time of 2**62 and more, `BufferError` for a
-    read-only buffer.
+    Raises `BatchRefused` (3, the bytes are then unchanged), `ValueError` for an offset or a time of 2**62 and more,
+    `BufferError` for a read-only buffer.
     """
     cdef Py_buffer buffer
     cdef BatchWalk walk
@@ -276,7 +283,8 @@ def stamp_batch(batch not None, uint64_t partition_id, uint64_t base_offset, uin
 
 
 def check_batch(batch not None):
-    """0 when every length and checksum of the batch holds, else the code (3, 4027, 4039). Raises nothing for bad bytes."""
+    """0 when every length and checksum of the batch holds, else the code (3, 4027, 4039). Raises nothing for bad
+    bytes."""
     cdef Py_buffer buffer
     cdef BatchWalk walk
     cdef int code

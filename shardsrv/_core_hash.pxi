@@ -1,7 +1,7 @@
-# XXH3-64 and XXH32, seed 0. The xxhash package's own extension exports the C functions; they are looked up once, at import, in
-# the library that is already loaded, and called without the interpreter. A candidate is taken only if it agrees with the published
-# value for the empty string and with the package's Python call over lengths of every code path. SHARDSRV_XXHASH=python forces the
-# Python call, which also serves where the symbols are hidden.
+# XXH3-64 and XXH32, seed 0. The xxhash package's own extension exports the C functions; they are looked up once, at
+# import, in the library that is already loaded, and called without the interpreter. A candidate is taken only if it
+# agrees with the published value for the empty string and with the package's Python call over lengths of every code
+# path. SHARDSRV_XXHASH=python forces the Python call, which also serves where the symbols are hidden.
 
 import os
 

@@ -10,8 +10,8 @@ cdef struct LogWalk:
 
 
 cdef int walk_log(const uint8_t* data, size_t length, bint check_body, uint64_t limit, LogWalk* walk) noexcept nogil:
-    """Walk up to ``limit`` entries. Returns VALID at the end of the data or at the limit, else the verdict of the entry at
-    ``position`` (a broken chain is told before a short body), or OUT_OF_MEMORY."""
+    """Walk up to ``limit`` entries. Returns VALID at the end of the data or at the limit, else the verdict of the
+    entry at ``position`` (a broken chain is told before a short body), or OUT_OF_MEMORY."""
     cdef const uint8_t* header
     cdef size_t available
     cdef uint32_t size
@@ -60,9 +60,11 @@ cdef class LogScan:
         return f"LogScan({VERDICT_NAMES[self.verdict]}, position={self.position}, ops={self.first_op}..{self.last_op})"
 
 
-def scan_log(data not None, Py_ssize_t position, uint64_t parent, uint64_t next_op, on_prepare=None, bint check_body=True):
-    """Walk prepares back to back; ``on_prepare(prepare, position)`` for each valid one. Raises `ValueError` for a position
-    outside ``data`` or a ``next_op`` that is 0 or out of bounds, and what the callback raises."""
+def scan_log(
+    data not None, Py_ssize_t position, uint64_t parent, uint64_t next_op, on_prepare=None, bint check_body=True
+):
+    """Walk prepares back to back; ``on_prepare(prepare, position)`` for each valid one. Raises `ValueError` for a
+    position outside ``data`` or a ``next_op`` that is 0 or out of bounds, and what the callback raises."""
     cdef Py_buffer buffer
     cdef LogWalk walk
     cdef LogScan scan = LogScan.__new__(LogScan)

@@ -14,7 +14,7 @@ cdef class PollSlice:
     cdef readonly int verdict
 
     def __repr__(self):
-        return f"PollSlice(count={self.count}, offsets={self.first_offset}..{self.last_offset}, bytes={self.bytes}, needed={self.needed})"
+        return f"PollSlice({VERDICT_NAMES[self.verdict]}, {self.count} from {self.first_offset}, needed={self.needed})"
 
 
 cdef struct Selection:
@@ -37,19 +37,20 @@ cdef int entry_verdict(const uint8_t* header, size_t available, bint check) noex
 cdef int select_frames(
     const uint8_t* header, size_t length, const Selection* selection, uint64_t wanted, BatchWalk* walk
 ) noexcept nogil:
-    """Choose the frames of one stored batch of ``length`` bytes and check them: afterwards ``first..until`` and their byte range.
+    """Choose the frames of one stored batch of ``length`` bytes and check them: afterwards ``first..until`` and their
+    byte range.
 
-    ``first == until`` when none qualifies. Returns VALID, BAD_BODY or OUT_OF_MEMORY. With checks on, the batch checksum is compared
-    for a batch that is skipped too: its base offset decided that.
+    ``first == until`` when none qualifies. Returns VALID, BAD_BODY or OUT_OF_MEMORY. With checks on, the batch
+    checksum is compared for a batch that is skipped too: its base offset decided that.
     """
     cdef const uint8_t* batch = header + HEADER_BYTES
     cdef uint64_t base, count, skipped = 0
     cdef int code
-    if length < HEADER_BYTES or load64(batch + AT_BATCH_LENGTH) != length or load64(batch + AT_BATCH_BASE_OFFSET) >= FIELD_BOUND:
+    if length < HEADER_BYTES or load64(batch + AT_BATCH_LENGTH) != length:
         return V_BAD_BODY
     count = load32(batch + AT_BATCH_COUNT)
     base = load64(batch + AT_BATCH_BASE_OFFSET)
-    if count == 0:
+    if count == 0 or base >= FIELD_BOUND:
         return V_BAD_BODY
     if selection.by_time:
         skipped = count if load64(batch + AT_BATCH_BASE_TIMESTAMP) < selection.offset else 0
@@ -74,7 +75,8 @@ cdef int select_frames(
 
 
 cdef bytes cut_header(const uint8_t* batch, const BatchWalk* walk):
-    """The batch header of the selected frames only: new batch_length, batch_checksum and message_count, all else unchanged."""
+    """The batch header of the selected frames only: new batch_length, batch_checksum and message_count, all else
+    unchanged."""
     cdef uint8_t copy[HEADER_BYTES]
     memcpy(copy, batch, HEADER_BYTES)
     store64(copy + AT_BATCH_LENGTH, HEADER_BYTES + walk.stop - walk.start)
@@ -83,7 +85,9 @@ cdef bytes cut_header(const uint8_t* batch, const BatchWalk* walk):
     return PyBytes_FromStringAndSize(<const char*>copy, HEADER_BYTES)
 
 
-cdef int append_selected(PollSlice slice, object view, const uint8_t* batch, Py_ssize_t at, size_t length, const BatchWalk* walk) except -1:
+cdef int append_selected(
+    PollSlice slice, object view, const uint8_t* batch, Py_ssize_t at, size_t length, const BatchWalk* walk
+) except -1:
     """Add the selected frames of the batch at ``at`` of ``view`` to the parts."""
     cdef uint64_t base = load64(batch + AT_BATCH_BASE_OFFSET)
     if walk.first == 0 and walk.until == load32(batch + AT_BATCH_COUNT):
@@ -101,7 +105,8 @@ cdef int append_selected(PollSlice slice, object view, const uint8_t* batch, Py_
 
 
 cdef int fill_slice(
-    PollSlice slice, object view, const uint8_t* data, Py_ssize_t end, const Selection* selection, uint64_t count, uint64_t committed_op
+    PollSlice slice, object view, const uint8_t* data, Py_ssize_t end, const Selection* selection, uint64_t count,
+    uint64_t committed_op
 ) except -1:
     cdef const uint8_t* header
     cdef size_t available, length
@@ -147,11 +152,12 @@ cdef int fill_slice(
 
 
 def slice_prepares(
-    data not None, Py_ssize_t position, Py_ssize_t end, uint64_t offset, uint64_t count, uint64_t committed_op, bint by_time=False,
-    bint check=True,
+    data not None, Py_ssize_t position, Py_ssize_t end, uint64_t offset, uint64_t count, uint64_t committed_op,
+    bint by_time=False, bint check=True,
 ):
-    """Select up to ``count`` messages with offset >= ``offset`` (``by_time``: base_timestamp >= ``offset``) in ``data[position:end]``,
-    never beyond ``committed_op``. Raises `ValueError` for a range outside ``data``; damage is a verdict, not an exception."""
+    """Select up to ``count`` messages with offset >= ``offset`` (``by_time``: base_timestamp >= ``offset``) in
+    ``data[position:end]``, never beyond ``committed_op``. Raises `ValueError` for a range outside ``data``; damage is
+    a verdict, not an exception."""
     cdef Py_buffer buffer
     cdef PollSlice slice = PollSlice.__new__(PollSlice)
     cdef Selection selection

@@ -1,8 +1,9 @@
 # The stored entry: a sealed 256-byte header (layout in _core.pxd) and a body.
 #
-# Identity (`checksum`): XXH3-64 of the header with bytes 0..16, 52..56 (view) and 236..244 (stored seal) zero. It does not change
-# when the entry is sent again in a later view. Stored seal: XXH3-64 of the header with its own 8 bytes zero; it covers the view too.
-# Body: the batch checksum for SendMessages, else XXH3-64 of the body, also of an empty one; never 0.
+# Identity (`checksum`): XXH3-64 of the header with bytes 0..16, 52..56 (view) and 236..244 (stored seal) zero. It does
+# not change when the entry is sent again in a later view. Stored seal: XXH3-64 of the header with its own 8 bytes
+# zero; it covers the view too. Body: the batch checksum for SendMessages, else XXH3-64 of the body, also of an empty
+# one; never 0.
 
 cdef uint64_t identity_of(const uint8_t* header) noexcept nogil:
     cdef uint8_t copy[HEADER_BYTES]
@@ -93,10 +94,12 @@ cdef int verify_entry_released(const uint8_t* header, size_t available, bint che
 
 
 cdef int raise_damaged(int verdict, Py_ssize_t position, const uint8_t* header, size_t available) except -1:
-    """Raise `shardsrv.errors.Damaged` for a verdict that is not VALID. Imported late: `errors` must not be needed to load this."""
+    """Raise `shardsrv.errors.Damaged` for a verdict that is not VALID. Imported late: `errors` must not be needed to
+    load this."""
     from shardsrv.errors import Damaged
 
-    op = load64(header + AT_OP) if available >= HEADER_BYTES and verdict in (V_BAD_BODY, V_BAD_IDENTITY, V_BAD_CHAIN) else None
+    known = available >= HEADER_BYTES and verdict in (V_BAD_BODY, V_BAD_IDENTITY)
+    op = load64(header + AT_OP) if known else None
     raise Damaged(offset=position, op=op, expected="a valid entry", found=VERDICT_NAMES[verdict])
 
 
@@ -126,7 +129,8 @@ cdef object sixteen(bytes value, str name, uint8_t* at):
 
 
 cdef Prepare load_header(object data, Py_ssize_t position, bint accept_repair):
-    """A prepare without its body; with ``accept_repair`` the command of a RepairPrepare is put back. Raises `Damaged`."""
+    """A prepare without its body; with ``accept_repair`` the command of a RepairPrepare is put back. Raises
+    `Damaged`."""
     cdef Prepare prepare = Prepare.__new__(Prepare)
     cdef Py_buffer buffer
     cdef size_t available
@@ -155,7 +159,8 @@ cdef class Prepare:
         raise TypeError("a Prepare is made by build, load, load_parts or load_header")
 
     cdef int hold(self, object source, size_t offset, size_t length) except -1:
-        """Take the buffer that contains the body at ``offset``; ``length`` bytes must lie there (the caller checked)."""
+        """Take the buffer that contains the body at ``offset``; ``length`` bytes must lie there (the caller
+        checked)."""
         PyObject_GetBuffer(source, &self.held, PyBUF_SIMPLE)
         if offset + length > <size_t>self.held.len:
             raise ValueError("the buffer became smaller")
@@ -172,8 +177,9 @@ cdef class Prepare:
     @staticmethod
     def build(
         *, bytes cluster not None, uint32_t view, unsigned char replica, bytes client not None, uint64_t parent,
-        uint64_t request_checksum, uint64_t op, uint64_t commit, uint64_t timestamp, uint64_t request, unsigned char operation,
-        uint64_t group, uint32_t user_id, uint64_t created_revision, unsigned char durability, body not None, uint64_t checksum_body,
+        uint64_t request_checksum, uint64_t op, uint64_t commit, uint64_t timestamp, uint64_t request,
+        unsigned char operation, uint64_t group, uint32_t user_id, uint64_t created_revision, unsigned char durability,
+        body not None, uint64_t checksum_body,
         uint64_t request_checksum_high=0,
     ):
         """Make and seal a prepare. Raises `ValueError` or `OverflowError` for a field out of its bounds."""
@@ -208,14 +214,15 @@ cdef class Prepare:
         store32(header + AT_BORN_VIEW, view)
         header[AT_DURABILITY] = durability
         if not fields_in_bounds(header):
-            raise ValueError("a field of the entry is out of bounds (2**62, op 0, operation 0, durability, checksum_body 0)")
+            raise ValueError("a field is out of bounds (2**62, op 0, operation 0, durability, checksum_body 0)")
         store64(header + AT_CHECKSUM, identity_of(header))
         seal(header)
         return prepare
 
     @staticmethod
     def load(data not None, Py_ssize_t position=0):
-        """Read the entry at ``position`` without copying its body. Raises `shardsrv.errors.Damaged` unless it is VALID."""
+        """Read the entry at ``position`` without copying its body. Raises `shardsrv.errors.Damaged` unless it is
+        VALID."""
         cdef Prepare prepare = Prepare.__new__(Prepare)
         cdef const uint8_t* header
         cdef size_t available
@@ -234,8 +241,9 @@ cdef class Prepare:
 
     @staticmethod
     def load_parts(header not None, body not None, bint check_body=True):
-        """As `load`, for a header and a body that lie apart; the body must have exactly the length that the header says. The
-        header of a RepairPrepare (byte 60 = 19, seals those of the prepare) is taken too and becomes that of the prepare."""
+        """As `load`, for a header and a body that lie apart; the body must have exactly the length that the header
+        says. The header of a RepairPrepare (byte 60 = 19, seals those of the prepare) is taken too and becomes that of
+        the prepare."""
         cdef Prepare prepare = load_header(header, 0, True)
         cdef uint32_t length = load32(prepare.raw + AT_SIZE) - HEADER_BYTES
         cdef int verdict = V_VALID
@@ -259,7 +267,8 @@ cdef class Prepare:
 
     @staticmethod
     def load_header(data not None, Py_ssize_t position=0):
-        """The header at ``position`` alone (``has_body`` is false, ``size`` still counts the body). Raises `Damaged` unless VALID."""
+        """The header at ``position`` alone (``has_body`` is false, ``size`` still counts the body). Raises `Damaged`
+        unless VALID."""
         return load_header(data, position, False)
 
     @staticmethod
@@ -285,8 +294,8 @@ cdef class Prepare:
             PyBuffer_Release(&buffer)
 
     def restamped(self, uint32_t view, bint repair=False):
-        """The header as sent in ``view``: identity unchanged, stored seal made again; ``repair`` gives it the command of a
-        RepairPrepare. Raises `ValueError` for a view before the one it was born in."""
+        """The header as sent in ``view``: identity unchanged, stored seal made again; ``repair`` gives it the command
+        of a RepairPrepare. Raises `ValueError` for a view before the one it was born in."""
         cdef uint8_t copy[HEADER_BYTES]
         memcpy(copy, self.raw, HEADER_BYTES)
         set_view(copy, view)
@@ -295,7 +304,8 @@ cdef class Prepare:
         return PyBytes_FromStringAndSize(<const char*>copy, HEADER_BYTES)
 
     def with_view(self, uint32_t view):
-        """The same entry, same body, with its header as in ``view``; ``with_view(born_view)`` is the form that is stored."""
+        """The same entry, same body, with its header as in ``view``; ``with_view(born_view)`` is the form that is
+        stored."""
         cdef Prepare other
         if load32(self.raw + AT_VIEW) == view:
             return self
@@ -307,7 +317,7 @@ cdef class Prepare:
         return other
 
     def __repr__(self):
-        return f"Prepare(op={self.op}, view={self.view}, operation={self.operation}, size={self.size}, checksum={self.checksum:#x})"
+        return f"Prepare(op={self.op}, view={self.view}, operation={self.operation}, {self.size} bytes, {self.checksum:#x})"
 
     def __eq__(self, other):
         """Equal when all 256 header bytes are: the header seals the body."""

@@ -1,14 +1,17 @@
 # Reply headers and the key of the deduplication window.
 #
-# Reply:  0..128 the common prefix (seals zero, command 8) | 128 request_checksum 16 | 144 context 16, zero | 160 client 16
-#        176 op u64 | 184 commit u64 | 192 timestamp u64 | 200 request u64 | 208 operation u8 | 216 status u32 | 220..256 zero
+# Reply:  0..128 the common prefix (seals zero, command 8) | 128 request_checksum 16 | 144 context 16, zero | 160
+# client 16
+#        176 op u64 | 184 commit u64 | 192 timestamp u64 | 200 request u64 | 208 operation u8 | 216 status u32 |
+#        220..256 zero
 # Request (read from): 128 client 16 | 144 request_checksum 16 | 168 request u64.
 
 cdef int fill_reply(
-    uint8_t* reply, object request_header, uint32_t status, uint32_t size, uint64_t op, uint64_t commit, uint64_t timestamp,
-    unsigned char operation
+    uint8_t* reply, object request_header, uint32_t status, uint32_t size, uint64_t op, uint64_t commit,
+    uint64_t timestamp, unsigned char operation
 ) except -1:
-    """Fill 256 bytes with all that does not depend on the cluster. Raises `ValueError` for a request header of another length."""
+    """Fill 256 bytes with all that does not depend on the cluster. Raises `ValueError` for a request header of another
+    length."""
     cdef Py_buffer buffer
     cdef const uint8_t* request
     memset(reply, 0, HEADER_BYTES)
@@ -50,9 +53,11 @@ def pack_reply(
 
 
 def pack_send_reply(
-    request_header not None, uint64_t op, uint64_t timestamp, uint32_t stream, uint32_t topic, uint32_t partition, uint64_t base_offset
+    request_header not None, uint64_t op, uint64_t timestamp, uint32_t stream, uint32_t topic, uint32_t partition,
+    uint64_t base_offset
 ):
-    """Header and body (u32 1 | u32 stream | u32 topic | u32 partition | u64 base_offset) of a successful send: 280 bytes."""
+    """Header and body (u32 1 | u32 stream | u32 topic | u32 partition | u64 base_offset) of a successful send: 280
+    bytes."""
     cdef uint8_t frame[HEADER_BYTES + 24]
     fill_reply(frame, request_header, 0, HEADER_BYTES + 24, op, op, timestamp, OPERATION_SEND_MESSAGES)
     store32(frame + 256, 1)

@@ -13,8 +13,9 @@ from tests.support.batches import BATCH_HEADER, BATCH_HEADER_SIZE, FRAME_HEADER,
 SEND_MESSAGES = 160
 STORE_OFFSET = 161
 PREPARE_HEADER = struct.Struct("<Q8xQ8x16sIIIBB66x16sQ8xQQQQQQB7xQIQQIB7x")
-"""checksum, checksum_body, cluster, size, view, release, command, replica, client, parent, request_checksum and its upper
-half (the session), op, commit, timestamp, request, operation, group, user_id, created_revision, stored_seal, born_view, durability."""
+"""checksum, checksum_body, cluster, size, view, release, command, replica, client, parent, request_checksum and its
+upper half (the session), op, commit, timestamp, request, operation, group, user_id, created_revision, stored_seal,
+born_view, durability."""
 
 CLUSTER = bytes(range(16))
 CLIENT = bytes(range(100, 116))

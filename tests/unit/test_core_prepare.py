@@ -1,4 +1,5 @@
-"""Prepares: byte-exact against plain Python, every verdict, every flipped bit, views that change, identities that stay."""
+"""Prepares: byte-exact against plain Python, every verdict, every flipped bit, views that change, identities that
+stay."""
 
 import pickle
 
