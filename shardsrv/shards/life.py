@@ -260,6 +260,8 @@ class Life:
     def _check_stopped(self) -> None:
         if any(not child.collect() for child in self._children):
             return
+        for child in self._children:
+            self._heard(child)
         dirty = [child.shard for child in self._children if child.status != 0 or not child.clean]
         if dirty and self._stop.code is ExitCode.CLEAN:
             text = f"shards {dirty} did not stop in good order; the next start recovers as after a crash"
