@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import re
 import select
@@ -33,7 +32,7 @@ FILE_NAME = "shardsrv.log"
 PIPE_BYTES = 4096
 """PIPE_BUF: a pipe that polls as writable takes this much without blocking."""
 
-_LEVELS = {"trace": 10, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 100}
+_LEVELS = {"trace": 10, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 50}
 _LABELS = {"warning": "WARN", "exception": "ERROR", "critical": "ERROR"}
 _BARE = re.compile(r"[^\s\"=]+")
 
@@ -90,7 +89,7 @@ class LogFile:
 
     def _prune(self) -> None:
         oldest_kept = time.time() - self._retention
-        total = os.stat(self.path).st_size
+        total = max(os.stat(self.path).st_size, self._file_bytes_max)  # what it will have grown to
         for _, archive in self._archives():
             found = os.stat(archive)
             total += found.st_size
@@ -243,7 +242,7 @@ def get_logger(node: int | None, shard: int | str) -> Any:
     return structlog.wrap_logger(
         _output,
         processors=[render],
-        wrapper_class=structlog.make_filtering_bound_logger(min(_threshold, logging.CRITICAL + 1)),
+        wrapper_class=structlog.make_filtering_bound_logger(_threshold),
         context_class=dict,
         cache_logger_on_first_use=True,
     ).bind(node=node, shard=shard)
