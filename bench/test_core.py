@@ -19,7 +19,7 @@ Benchmark = Callable[..., Any]
 NUMERIC = b"\x01\x04\0\0\0\0"
 PARTITION = b"\x02\x04\0\0\0\0"
 SHAPES = {"1x100": (1, 100), "100x100": (100, 100), "1000x1000": (1000, 1000)}
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "cluster": bytes(16),
     "view": 1,
     "replica": 0,

@@ -185,14 +185,12 @@ cdef class Prepare:
         """Make and seal a prepare. Raises `ValueError` or `OverflowError` for a field out of its bounds."""
         cdef Prepare prepare = Prepare.__new__(Prepare)
         cdef uint8_t* header = prepare.raw
-        cdef Py_buffer buffer
         cdef size_t length
-        PyObject_GetBuffer(body, &buffer, PyBUF_SIMPLE)
-        length = buffer.len
-        PyBuffer_Release(&buffer)
+        prepare.hold(body, 0, 0)
+        length = prepare.held.len
         if length > SIZE_BOUND - HEADER_BYTES:
             raise ValueError(f"a body of {length} bytes is too long for an entry")
-        prepare.hold(body, 0, length)
+        prepare.body_length = length
         store64(header + AT_CHECKSUM_BODY, checksum_body)
         sixteen(cluster, "cluster", header + AT_CLUSTER)
         store32(header + AT_SIZE, HEADER_BYTES + <uint32_t>length)
@@ -317,7 +315,7 @@ cdef class Prepare:
         return other
 
     def __repr__(self):
-        return f"Prepare(op={self.op}, view={self.view}, operation={self.operation}, {self.size} bytes, {self.checksum:#x})"
+        return f"Prepare(op={self.op}, view={self.view}, operation={self.operation}, {self.size} bytes)"
 
     def __eq__(self, other):
         """Equal when all 256 header bytes are: the header seals the body."""

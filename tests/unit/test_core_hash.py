@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardsrv import _core
+from tests.support.batches import encode_batch
 
 
 def test_published_values_of_the_empty_string() -> None:
@@ -37,6 +40,37 @@ def test_no_buffer_and_no_contiguous_buffer_are_type_and_buffer_errors() -> None
         _core.xxh3("text")  # type: ignore[arg-type]
     with pytest.raises(BufferError):
         _core.xxh3(memoryview(b"abcdef")[::2])
+
+
+def ran_beside(call: Callable[[], object]) -> bool:
+    """Whether another thread got the interpreter during ``call``. Switching by time is off: only a release lets it in."""
+    gate, ran = threading.Lock(), threading.Event()
+    gate.acquire()
+
+    def other() -> None:
+        gate.acquire()
+        ran.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    gate.release()
+    call()
+    inside = ran.is_set()
+    thread.join()
+    return inside
+
+
+def test_long_work_lets_other_threads_run_and_short_work_does_not() -> None:
+    long, short = bytes(64 << 20), bytes(4096)
+    batch = encode_batch([bytes(60_000)] * 500)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        assert any(ran_beside(lambda: _core.xxh3(long)) for _ in range(50))
+        assert any(ran_beside(lambda: _core.check_batch(batch)) for _ in range(50))
+        assert not any(ran_beside(lambda: _core.xxh3(short)) for _ in range(20))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 FALLBACK = """

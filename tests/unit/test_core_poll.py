@@ -83,9 +83,9 @@ def test_views_are_of_the_data_and_read_only() -> None:
     slice = slice_prepares(data, 0, len(data), 6, 5, EVER)
     assert [type(part) for part in slice.parts] == [bytes, memoryview, memoryview, bytes, memoryview]
     assert all(part.obj is data for part in slice.parts if isinstance(part, memoryview))
-    assert all(_core.check_batch(record) == 0 for record in (slice.parts[0] + slice.parts[1], slice.parts[2]))
+    assert all(_core.check_batch(record) == 0 for record in (b"".join(slice.parts[:2]), slice.parts[2]))
     with pytest.raises(TypeError):
-        slice.parts[2][0] = 1
+        slice.parts[2][0] = 1  # type: ignore[index]
 
 
 def test_never_beyond_the_committed_op() -> None:

@@ -1,6 +1,7 @@
 """Reply headers, byte for byte, and the deduplication key."""
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,15 @@ def test_reply_header() -> None:
 
 
 def test_client_can_be_given() -> None:
-    fields = {"status": 0, "body_length": 0, "op": 0, "commit": 0, "timestamp": 0, "operation": 2, "cluster": bytes(16)}
+    fields: dict[str, Any] = {
+        "status": 0,
+        "body_length": 0,
+        "op": 0,
+        "commit": 0,
+        "timestamp": 0,
+        "operation": 2,
+        "cluster": bytes(16),
+    }
     given = _core.pack_reply(request(), **fields, client=b"\xff" * 16)
     echoed = _core.pack_reply(request(), **fields)
     assert given[160:176] == b"\xff" * 16
@@ -89,7 +98,15 @@ def test_a_request_header_of_another_length(length: int) -> None:
 
 
 def test_bounds_of_a_reply() -> None:
-    fields = {"status": 0, "body_length": 0, "op": 0, "commit": 0, "timestamp": 0, "operation": 2, "cluster": bytes(16)}
+    fields: dict[str, Any] = {
+        "status": 0,
+        "body_length": 0,
+        "op": 0,
+        "commit": 0,
+        "timestamp": 0,
+        "operation": 2,
+        "cluster": bytes(16),
+    }
     for change in ({"cluster": b""}, {"client": bytes(15)}, {"body_length": 2**32 - 1}, {"op": -1}, {"status": 2**32}):
         with pytest.raises((ValueError, OverflowError)):
             _core.pack_reply(request(), **{**fields, **change})
