@@ -43,7 +43,7 @@ def test_no_buffer_and_no_contiguous_buffer_are_type_and_buffer_errors() -> None
 
 
 def ran_beside(call: Callable[[], object]) -> bool:
-    """Whether another thread got the interpreter during ``call``. Switching by time is off: only a release lets it in."""
+    """Whether another thread ran during ``call``. Switching by time is off: only a release lets it in."""
     gate, ran = threading.Lock(), threading.Event()
     gate.acquire()
 
