@@ -1,1 +1,2 @@
-"""Durable things: the prepare log, superblock, group table, boot record, snapshot and checkpoint."""
+"""Durable state: formats and their drivers. Each format is pure and apart from the driver that carries it to a
+`Disk`."""

@@ -1,0 +1,356 @@
+"""The group table of a shard, `shards/<n>.groups`: the superblocks of its partition groups under the two-slot rule.
+
+    Off         Len  Field
+      0           8  magic "SHRDGRP1"
+      8           2  version u16 = 1
+     10           4  pairs u32; zero up to 4096
+    4096*(1+2i)  4096 slot a of pair i: a slot record of kind 0, zero behind it; slot b follows
+
+Payload of a record: group key (24 bytes, fourth field 0), then a `VsrState`.
+
+Invariants: a slot is written in place and only the one that does not hold the newest record; the record (150 bytes)
+lies in one disk sector, so a torn write does not make a slot corrupt and corrupt means rot; one writer, one staged
+write at a time; a pair that is Unreadable is never written again. The tables of all shards are read together: which
+shard a record is found in means nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from shardsrv.errors import OurFault, UnsupportedVersion
+from shardsrv.errors import Unreadable as UnreadableFault
+from shardsrv.store.disk import READ, SYNC, Disk, disk_fault, read_all, replace_file, write_all
+from shardsrv.store.group_key import SIZE as KEY_SIZE
+from shardsrv.store.group_key import GroupKey, unpack_key
+from shardsrv.store.layout import groups_table_shard
+from shardsrv.store.record import Empty, Kind, Outcome, Present, Valid, choose, decode_slot, encode_record
+
+MAGIC: Final = b"SHRDGRP1"
+VERSION: Final = 1
+SLOT: Final = 4096
+PAIR: Final = 2 * SLOT
+GROWTH: Final = 64
+"""Pairs allotted at once: 512 KiB."""
+MAX_TABLE: Final = SLOT + PAIR * (1 << 16)
+_HEAD: Final = struct.Struct("<8sHI")
+
+
+@attrs.frozen
+class GroupRecord:
+    """One pair of slots. `key` is None when no slot says whose it is; `state` is the payload behind the key when
+    Present."""
+
+    pair: int
+    key: GroupKey | None
+    outcome: Outcome
+    state: bytes = b""
+    raw: bytes = attrs.field(default=b"", repr=False, eq=False)
+
+
+def encode_head(pairs: int) -> bytes:
+    """The first 4 KiB of a table."""
+    return _HEAD.pack(MAGIC, VERSION, pairs).ljust(SLOT, b"\0")
+
+
+def decode_table(data: bytes, path: str = "") -> list[GroupRecord]:
+    """Every pair that is not free, in order.
+
+    Raises:
+        Unreadable: no table, or shorter than its head says.
+        UnsupportedVersion: a table of another release.
+    """
+    if not data.strip(b"\0"):
+        return []
+    if len(data) < SLOT:
+        raise UnreadableFault(path, f"{len(data)} bytes, a group table has at least {SLOT}")
+    magic, version, pairs = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise UnreadableFault(path, f"magic {magic!r} instead of {MAGIC!r}")
+    if version != VERSION:
+        raise UnsupportedVersion("group table", path, version, VERSION, VERSION)
+    if SLOT + pairs * PAIR > len(data):
+        raise UnreadableFault(path, f"{pairs} pairs in {len(data)} bytes")
+    records = []
+    for pair in range((len(data) - SLOT) // PAIR):
+        raw = data[SLOT + pair * PAIR : SLOT + (pair + 1) * PAIR]
+        if raw.strip(b"\0"):
+            records.append(_decode_pair(pair, raw))
+    return records
+
+
+def _decode_pair(pair: int, raw: bytes) -> GroupRecord:
+    slots = [decode_slot(raw[at : at + SLOT], Kind.SUPERBLOCK, padded=True) for at in (0, SLOT)]
+    outcome = choose(slots[0], slots[1])
+    payloads = [slot.payload for slot in slots if isinstance(slot, Valid) and len(slot.payload) >= KEY_SIZE]
+    key = unpack_key(payloads[0])[0] if payloads else None
+    state = b""
+    if isinstance(outcome, Present):
+        if len(outcome.payload) >= KEY_SIZE:
+            key = unpack_key(outcome.payload)[0]
+        state = outcome.payload[KEY_SIZE:]
+    return GroupRecord(pair, key, outcome, state, raw)
+
+
+class StagedWrite:
+    """Slots to write and the one sync that covers them; `run` may be called in a thread, then `GroupTable.confirm`."""
+
+    __slots__ = ("_disk", "_handle", "_path", "changes", "done", "slots")
+
+    def __init__(self, disk: Disk, handle: int, path: str) -> None:
+        self._disk = disk
+        self._handle = handle
+        self._path = path
+        self.slots: list[tuple[int, bytes]] = []
+        self.changes: dict[GroupKey, GroupRecord] = {}
+        self.done = False
+
+    def run(self) -> None:
+        """Write and sync.
+
+        Raises:
+            DiskFault: a step failed; which records are on disk is unknown.
+        """
+        action = "write"
+        try:
+            for position, data in self.slots:
+                write_all(self._disk, self._handle, [data], position, len(data))
+            action = SYNC
+            self._disk.fdatasync(self._handle)
+        except OSError as error:
+            raise disk_fault(error, self._path, action) from error
+        self.done = True
+
+
+class GroupTable:
+    """The table of one shard, open for writing."""
+
+    def __init__(self, disk: Disk, path: str, handle: int, records: Iterable[GroupRecord], pairs: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._handle = handle
+        self._pairs = pairs
+        self._records: dict[GroupKey, GroupRecord] = {}
+        used = set()
+        for record in records:
+            used.add(record.pair)
+            if record.key is not None:
+                self._records[record.key] = record
+        self._free = [pair for pair in range(pairs - 1, -1, -1) if pair not in used]
+        self._staged: StagedWrite | None = None
+        self._broken = False
+
+    @classmethod
+    def open(cls, disk: Disk, path: str) -> GroupTable:
+        """Open the table, or make an empty one.
+
+        Raises:
+            Unreadable, UnsupportedVersion: see `decode_table`.
+            DiskFault: it could not be made.
+        """
+        try:
+            data = read_all(disk, path, MAX_TABLE)
+        except FileNotFoundError:
+            data = b""
+        records = decode_table(data, path)
+        if not data.strip(b"\0"):
+            directory, _, name = path.rpartition("/")
+            replace_file(disk, directory, name, [encode_head(0)])
+            data = encode_head(0)
+        try:
+            handle = disk.open_write(path)
+        except OSError as error:
+            raise disk_fault(error, path, "open") from error
+        return cls(disk, path, handle, records, (len(data) - SLOT) // PAIR)
+
+    def records(self) -> dict[GroupKey, GroupRecord]:
+        """What the table holds, by key."""
+        return dict(self._records)
+
+    def stage(self, changes: Mapping[GroupKey, bytes | None]) -> StagedWrite:
+        """Prepare one write: the new state of each group, or None to free its pair. Allots pairs to groups that have
+        none.
+
+        Raises:
+            OurFault: a write is staged already, or a payload is too long.
+            shardsrv.errors.Unreadable: the pair of a group is unreadable (nothing is written over the evidence), or an
+            earlier
+                write failed and the table was not opened again.
+            DiskFault: the table could not grow.
+        """
+        if self._staged is not None:
+            raise OurFault(f"two writers of {self.path}")
+        if self._broken:
+            raise UnreadableFault(self.path, "an earlier write failed")
+        staged = StagedWrite(self._disk, self._handle, self.path)
+        taken: list[int] = []
+        try:
+            for key, state in changes.items():
+                self._stage_one(staged, key, state, taken)
+        except Exception:
+            self._free.extend(taken)
+            raise
+        self._staged = staged
+        return staged
+
+    def _stage_one(self, staged: StagedWrite, key: GroupKey, state: bytes | None, taken: list[int]) -> None:
+        record = self._records.get(key)
+        if record is not None and not isinstance(record.outcome, Empty | Present):
+            raise UnreadableFault(self.path, f"pair {record.pair} of {key} is unreadable: {record.outcome.reason}")
+        if state is None:
+            if record is not None:
+                staged.slots.append((self._place(record.pair, 0), bytes(PAIR)))
+                staged.changes[key] = attrs.evolve(record, outcome=Empty())
+            return
+        payload = key.pack() + state
+        if len(payload) + 36 > SLOT:
+            raise OurFault(f"{len(payload)} bytes do not fit a slot of {self.path}")
+        if record is None:
+            pair, slot, sequence = self._allot(), 0, 1
+            taken.append(pair)
+        else:
+            assert isinstance(record.outcome, Present)
+            pair, slot, sequence = record.pair, 1 - record.outcome.slot, record.outcome.sequence + 1
+        data = encode_record(Kind.SUPERBLOCK, sequence, payload).ljust(SLOT, b"\0")
+        staged.slots.append((self._place(pair, slot), data))
+        staged.changes[key] = GroupRecord(pair, key, Present(payload, sequence, slot), state)
+
+    @staticmethod
+    def _place(pair: int, slot: int) -> int:
+        return SLOT + pair * PAIR + slot * SLOT
+
+    def _allot(self) -> int:
+        if not self._free:
+            pairs = self._pairs + GROWTH
+            try:
+                self._disk.truncate(self._handle, SLOT + pairs * PAIR)
+                self._disk.fallocate(self._handle, SLOT + self._pairs * PAIR, GROWTH * PAIR)
+                write_all(self._disk, self._handle, [encode_head(pairs)], 0, SLOT)
+            except OSError as error:
+                raise disk_fault(error, self.path, "grow", needed=GROWTH * PAIR) from error
+            self._free = list(range(pairs - 1, self._pairs - 1, -1))
+            self._pairs = pairs
+        return self._free.pop()
+
+    def confirm(self, staged: StagedWrite) -> None:
+        """Take back a staged write. One that did not run to its end makes the table refuse writes until it is opened
+        again."""
+        if staged is not self._staged:
+            raise OurFault(f"{self.path}: a write is confirmed that was not staged")
+        self._staged = None
+        if not staged.done:
+            self._broken = True
+            return
+        for key, record in staged.changes.items():
+            if isinstance(record.outcome, Empty):
+                self._free.append(record.pair)
+                self._records.pop(key, None)
+            else:
+                self._records[key] = record
+
+    def write(self, changes: Mapping[GroupKey, bytes | None]) -> None:
+        """`stage`, `run` and `confirm` at once: durable when it returns. Raises as they do."""
+        staged = self.stage(changes)
+        try:
+            staged.run()
+        finally:
+            self.confirm(staged)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._disk.close(self._handle)
+
+
+# --- all tables ------------------------------------------------------------------------------------------------------
+
+
+def read_tables(disk: Disk, directory: str) -> dict[int, list[GroupRecord]]:
+    """The records of every table in ``directory``, by shard number. Raises as `decode_table`, and `DiskFault`."""
+    try:
+        names = disk.listdir(directory)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise disk_fault(error, directory, READ) from error
+    tables = {}
+    for name in names:
+        shard = groups_table_shard(name)
+        if shard is not None:
+            path = f"{directory}/{name}"
+            tables[shard] = decode_table(read_all(disk, path, MAX_TABLE), path)
+    return tables
+
+
+def merge_tables(tables: Mapping[int, list[GroupRecord]]) -> dict[GroupKey, GroupRecord]:
+    """One record a group: an unreadable one wins, then the highest sequence. A group is twice in the tables only after
+    a crash while they were rewritten, and then both copies are equal. Pairs that nobody can name are left out: see
+    `nameless`."""
+    merged: dict[GroupKey, GroupRecord] = {}
+    for shard in sorted(tables):
+        for record in tables[shard]:
+            if record.key is not None and _rank(record) > _rank(merged.get(record.key)):
+                merged[record.key] = record
+    return merged
+
+
+def _rank(record: GroupRecord | None) -> int:
+    if record is None:
+        return -1
+    if isinstance(record.outcome, Present):
+        return record.outcome.sequence
+    return 0 if isinstance(record.outcome, Empty) else 1 << 63
+
+
+def nameless(tables: Mapping[int, list[GroupRecord]]) -> list[tuple[int, GroupRecord]]:
+    """(shard, record) of pairs that are unreadable so far that no slot says whose they are. While there are any, a
+    group that has data and no record is in doubt, and not new."""
+    return [(shard, record) for shard in sorted(tables) for record in tables[shard] if record.key is None]
+
+
+def consolidate(disk: Disk, directory: str, owner: Callable[[GroupKey], int], keep: Iterable[int]) -> bool:
+    """Rewrite the tables so that each record lies in its owner's; tables of shards not in ``keep`` go. False: nothing
+    to do.
+
+    A crash leaves every record in at least one table: first the tables that gain are written with all they had, then
+    those that lose. Unreadable pairs go with the bytes they have; nameless ones to the first of ``keep``.
+
+    Raises:
+        DiskFault: a step failed; the next start does it again.
+    """
+    tables = read_tables(disk, directory)
+    shards = sorted(keep)
+    wanted: dict[int, list[GroupRecord]] = {shard: [] for shard in shards}
+    for record in merge_tables(tables).values():
+        assert record.key is not None
+        wanted[owner(record.key)].append(record)
+    wanted[shards[0]].extend(record for _, record in nameless(tables))
+    found = {shard: {(record.key, record.raw) for record in records} for shard, records in tables.items()}
+    target = {shard: {(record.key, record.raw) for record in records} for shard, records in wanted.items()}
+    if all(found.get(shard, set()) == target[shard] for shard in shards) and not set(found) - set(shards):
+        return False
+    for shard in shards:
+        if target[shard] - found.get(shard, set()):
+            gained = [record for record in wanted[shard] if (record.key, record.raw) not in found.get(shard, set())]
+            _rewrite(disk, directory, shard, [*tables.get(shard, []), *gained])
+    for shard in shards:
+        if target[shard] != found.get(shard, set()):
+            _rewrite(disk, directory, shard, wanted[shard])
+    try:
+        for shard in sorted(set(found) - set(shards)):
+            disk.unlink(f"{directory}/{shard}.groups")
+        disk.fsync_dir(directory)
+    except OSError as error:
+        raise disk_fault(error, directory, "unlink") from error
+    return True
+
+
+def _rewrite(disk: Disk, directory: str, shard: int, records: list[GroupRecord]) -> None:
+    pairs = -(-len(records) // GROWTH) * GROWTH
+    ordered = sorted(records, key=lambda record: (record.key is None, record.key or (), record.pair))
+    body = [record.raw for record in ordered]
+    padding = bytes((pairs - len(records)) * PAIR)
+    replace_file(disk, directory, f"{shard}.groups", [encode_head(pairs), *body, padding])

@@ -1,0 +1,68 @@
+"""One sync of a log: what it covers is fixed when it is planned, so that what is written meanwhile is never taken for
+synced.
+
+Invariants: a plan credits only what lay in the files when it was made; a failed sync fences the log in the same call,
+also when nobody looks at the plan again; descriptors of a plan stay open until it is handed back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardsrv.errors import SyncFailed
+from shardsrv.store.disk import SYNC, Disk, disk_fault
+from shardsrv.store.segment import Segment
+
+if TYPE_CHECKING:
+    from shardsrv.store.log import PrepareLog
+
+
+class SyncPlan:
+    """What a sync started now covers. `run` may be called in a thread; hand it back with `PrepareLog.mark_synced`.
+
+    fds: handles to sync; directory: names changed too; op, checksum: the head that will be durable; bytes: unsynced
+    bytes covered.
+    """
+
+    __slots__ = ("_disk", "_log", "bytes", "checksum", "covered", "directory", "done", "epoch", "failed", "fds", "op")
+
+    def __init__(
+        self, log: PrepareLog, disk: Disk, covered: list[tuple[Segment, int]], directory: bool, epoch: int
+    ) -> None:
+        self._log = log
+        self._disk = disk
+        self.covered = covered
+        self.fds = [segment.handle for segment, _ in covered]
+        self.directory = directory
+        self.op = log.head_op
+        self.checksum = log.head_checksum
+        self.bytes = sum(size - segment.synced for segment, size in covered)
+        self.epoch = epoch
+        self.done = False
+        self.failed = False
+
+    def run(self) -> None:
+        """Sync the files, then the directory: data before names. The interpreter is free meanwhile.
+
+        Raises:
+            SyncFailed: the log is fenced from now on, whatever becomes of the plan.
+        """
+        path = self._log.directory
+        try:
+            for segment, _ in self.covered:
+                path = segment.path
+                self._disk.fdatasync(segment.handle)
+            if self.directory:
+                path = self._log.directory
+                self._disk.fsync_dir(path)
+        except OSError as error:
+            self.failed = True
+            fault = disk_fault(error, path, SYNC)
+            self._log.fence(str(fault))
+            assert isinstance(fault, SyncFailed)
+            raise fault from error
+        self.done = True
+
+    def adopt(self) -> None:
+        """Say that somebody else synced everything this plan covers (one `syncfs` for many logs)."""
+        self.done = True
