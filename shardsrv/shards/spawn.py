@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ import attrs
 from shardsrv.config import Config
 from shardsrv.logs import get_logger
 from shardsrv.shards.control import ControlChannel, ExitCode, exit_code, leaf
+from shardsrv.shards.listeners import bound_address
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -60,6 +62,21 @@ class ShardContext:
     boot: BootFacts
     core: int | None = None
     """The core that this shard is bound to."""
+
+    @property
+    def cluster(self) -> bytes:
+        """The 16 bytes that stand for the cluster on the wire and on disk."""
+        return cluster_id(self.config.cluster.name)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the node listens, by transport name; a port that the system chose is known here already."""
+        return {transport: bound_address(listener) for transport, listener in self.listeners.items()}
+
+
+def cluster_id(name: str) -> bytes:
+    """The first 16 bytes of BLAKE2b over the name of a cluster."""
+    return hashlib.blake2b(name.encode()).digest()[:16]
 
 
 Entry = Callable[[ShardContext], int]
