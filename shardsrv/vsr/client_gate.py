@@ -86,14 +86,13 @@ class ClientGate:
         client = prepare.client
         operation = prepare.operation
         session = prepare.request_checksum_high
-        if operation == _LOGOUT and client != ZERO_ID and not self.table.owns(client, session):
-            # A newer login took the client id over while this logout was on its way: its session lives on.
-            return b""
         reply = plane.apply(prepare)
         if client == ZERO_ID:
             return reply
         if operation == _LOGOUT:
-            self.table.remove(client)
+            # A newer login may have taken the client id over while this logout was on its way: its session lives on.
+            if self.table.owns(client, session):
+                self.table.remove(client)
         elif operation != _REGISTER:
             self.table.commit_request(
                 client,

@@ -168,7 +168,8 @@ class Replica:
         return [Committed(prepare, None, self._commit(prepare))]
 
     def start(self, incarnation: int = 0) -> list[Any]:
-        """The log is replayed. Without a record in the superblock the first one is written before anything is served.
+        """The log is replayed, and the driver has synced what it found there: a retry may be answered from it. Without a
+        record in the superblock the first one is written before anything is served.
 
         ``incarnation`` (u128, drawn by the shell) goes into that record.
         """
@@ -434,7 +435,7 @@ class Replica:
 
     def _state_persisted(self, event: StatePersisted, out: list[Any]) -> None:
         """What is durable is what was written, not what is wanted by now (S0-22)."""
-        if event.token != self._state_token:
+        if event.token != self._state_token or event.token == 0:
             return
         self._state_token = 0
         self._durable_state = event.state
@@ -444,7 +445,7 @@ class Replica:
             self._write_state(out)
 
     def _persist_failed(self, event: PersistFailed, out: list[Any]) -> None:
-        if event.token == self._state_token:
+        if event.token == self._state_token != 0:
             # Nothing that this record vouches for has left; the next tick writes it again.
             self._state_token = 0
             return
