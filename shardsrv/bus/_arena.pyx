@@ -76,6 +76,9 @@ if pthread_atfork(NULL, NULL, after_fork_in_child) != 0:
 cdef class Window:
     """Exports bytes that `owner` keeps alive."""
 
+    def __init__(self):
+        raise TypeError("windows are made by the owner of the memory")
+
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.address, self.length, self.readonly, flags)
 
@@ -145,6 +148,9 @@ cdef class Region:
 @cython.final
 cdef class Buffer:
     """A piece of an arena, writable through the buffer protocol. Returned to its arena when the last reference goes."""
+
+    def __init__(self):
+        raise TypeError("buffers are made by Arena.allocate")
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.address, <Py_ssize_t>self.size, 0, flags)

@@ -1,0 +1,106 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""One received request frame, where it lies in the arena, and the budget that received bytes are charged to.
+
+Invariants: a frame is complete; its bytes stay where they were received until the frame and every view of it are gone, and only
+then does the budget get them back. Nothing is decoded before it is asked for.
+
+Source of the layout: the request header, 256 bytes, of the client protocol. Fields read here, by offset:
+    48  u32 size      60  u8 command     128 16 client    144 u128 request_checksum    160 u64 timestamp
+    168 u64 request   176 u8 operation   184 u64 session  196 u32 command code (operation 2)
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint64_t
+
+from shardsrv.bus._arena cimport Buffer, window
+
+cdef enum:
+    HEADER = 256
+
+
+@cython.final
+cdef class Ingress:
+    """Bytes received and not yet dropped, against `limit`."""
+
+    def __cinit__(self, size_t limit):
+        self.limit = limit
+
+
+@cython.no_gc
+@cython.freelist(256)
+@cython.final
+cdef class Frame:
+    """One complete request frame. See `_frame.pyi` for the attributes."""
+
+    def __init__(self):
+        raise TypeError("frames are made by the reactor")
+
+    def __dealloc__(self):
+        if self.ingress is not None:
+            self.ingress.release(self.size)
+
+    @property
+    def command(self):
+        return self.data[60]
+
+    @property
+    def operation(self):
+        return self.data[176]
+
+    @property
+    def code(self):
+        return load_u32(self.data + 196)
+
+    @property
+    def request(self):
+        return load_u64(self.data + 168)
+
+    @property
+    def session(self):
+        return load_u64(self.data + 184)
+
+    @property
+    def client(self):
+        return PyBytes_FromStringAndSize(<char*>self.data + 128, 16)
+
+    @property
+    def request_checksum(self):
+        return load_u64(self.data + 144)
+
+    @property
+    def request_checksum_high(self):
+        return load_u64(self.data + 152)
+
+    @property
+    def timestamp(self):
+        return load_u64(self.data + 160)
+
+    @property
+    def header(self):
+        return window(self, self.data, HEADER, True)
+
+    @property
+    def body(self):
+        return window(self, self.data + HEADER, <Py_ssize_t>(self.size - HEADER), False)
+
+    @property
+    def body_offset(self):
+        return self.owner.offset + <size_t>(self.data - self.owner.address) + HEADER
+
+    def __repr__(self):
+        return (
+            f"<Frame connection={self.connection:#x} command={self.command} operation={self.operation}"
+            f" request={self.request} size={self.size}>"
+        )
+
+
+cdef Frame new_frame(Ingress ingress, Buffer owner, uint8_t* data, size_t size, uint64_t connection):
+    """A frame over bytes that are charged to `ingress` already."""
+    cdef Frame made = Frame.__new__(Frame)
+    made.ingress = ingress
+    made.owner = owner
+    made.data = data
+    made.size = size
+    made.connection = connection
+    return made
