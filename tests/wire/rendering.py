@@ -1,7 +1,7 @@
 """Decoded requests and replies as the plain values in which the recordings state them.
 
-The recordings name some fields differently (`stream_id` for an identifier of a request, `types` of a snapshot) and spell
-kinds of values as words; nothing here knows a byte layout.
+The recordings name some fields differently (`stream_id` for an identifier of a request, `types` of a snapshot) and
+spell kinds of values as words; nothing here knows a byte layout.
 """
 
 from __future__ import annotations
