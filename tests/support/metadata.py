@@ -35,10 +35,24 @@ def new_plane(defaults: TopicDefaults | None = None) -> MetadataPlane:
 def entry(op: int, operation: int, body: bytes, user_id: int = ROOT_ID, client: bytes = bytes(16)) -> Prepare:
     """A committed entry of the metadata log."""
     return Prepare.build(
-        cluster=bytes(16), view=0, replica=0, client=client, parent=0, request_checksum=0, op=op, commit=op - 1,
-        timestamp=START + op * SECOND, request=1, operation=operation, group=METADATA_GROUP, user_id=user_id,
-        created_revision=0, durability=1, body=body, checksum_body=xxh3(body),
-    )  # fmt: skip
+        cluster=bytes(16),
+        view=0,
+        replica=0,
+        client=client,
+        parent=0,
+        request_checksum=0,
+        op=op,
+        commit=op - 1,
+        timestamp=START + op * SECOND,
+        request=1,
+        operation=operation,
+        group=METADATA_GROUP,
+        user_id=user_id,
+        created_revision=0,
+        durability=1,
+        body=body,
+        checksum_body=xxh3(body),
+    )
 
 
 def passwords_for(task: PasswordTask | None) -> PasswordResult | None:
@@ -65,9 +79,17 @@ class Driver:
         operation, resolved = plane.resolve(operation, body, view, passwords_for(plane.password_task(operation, body)))
         op = plane.op + 1
         request = ReplicaRequest(
-            client=bytes(16), session=1, request=1, operation=operation, user_id=user_id, digest=0, durability=1,
-            body=resolved, origin=None, now=START,
-        )  # fmt: skip
+            client=bytes(16),
+            session=1,
+            request=1,
+            operation=operation,
+            user_id=user_id,
+            digest=0,
+            durability=1,
+            body=resolved,
+            origin=None,
+            now=START,
+        )
         stored, checksum_body = plane.prepare(request, op, START)
         prepare = entry(op, operation, stored, user_id)
         assert prepare.checksum_body == checksum_body

@@ -103,9 +103,11 @@ def get_topics(reader: Reader, request: GetTopics) -> bytes:
 
 def get_user(reader: Reader, request: GetUser) -> bytes:
     user = reader.state.find_user(request.user)
-    if user is None or user.id != reader.user_id:
+    if user is None:
+        return b""
+    if user.id != reader.user_id:
         reader.require(Right.READ_USERS)
-    return b"" if user is None else records.user_details(user).encode()
+    return records.user_details(user).encode()
 
 
 def get_users(reader: Reader, request: GetUsers) -> bytes:
