@@ -1,5 +1,5 @@
-"""Random commands against a model of plain dictionaries, a second copy fed by the log, and a third that is restored from
-a snapshot again and again: same codes, same state, same bytes.
+"""Random commands against a model of plain dictionaries, a second copy fed by the log, and a third that is restored
+from a snapshot again and again: same codes, same state, same bytes.
 
 The model shares nothing with the plane: ids are found by counting, names by looking through lists.
 """
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardsrv.plane.metadata import snapshot
 from shardsrv.plane.metadata.changes import PartitionsCreated, PartitionsDeleted, TopicPurged
+from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.wire.constants import Operation
 from shardsrv.wire.message import Request
 from shardsrv.wire.options import Option
@@ -175,26 +176,32 @@ def payload(driver: Driver) -> bytes:
     return driver.plane.encode_snapshot(checksum=driver.plane.op, created_at=1, client_table=[])
 
 
-def follow(changes: list[Any], live: dict[Any, int]) -> None:
-    """An owner's list of partitions and slots, kept by changes alone."""
+def follow(changes: list[Any], live: dict[Any, tuple[int, int]]) -> None:
+    """What an owner knows, (slot, purge generation) by identity, kept by changes alone."""
     for change in changes:
         if isinstance(change, PartitionsCreated):
             for created in change.partitions:
                 assert created.identity not in live
-                assert created.slot not in live.values()
-                live[created.identity] = created.slot
+                assert all(created.slot != slot for slot, _ in live.values())
+                live[created.identity] = (created.slot, 0)
         elif isinstance(change, PartitionsDeleted):
             for identity, slot in zip(change.identities, change.slots, strict=True):
-                assert live.pop(identity) == slot
+                assert live.pop(identity)[0] == slot
         elif isinstance(change, TopicPurged):
-            assert all(identity in live for identity in change.identities)
+            for identity in change.identities:
+                live[identity] = (live[identity][0], change.generation)
+
+
+def owned(plane: MetadataPlane) -> dict[Any, tuple[int, int]]:
+    """The same, as the plane itself says."""
+    return {found.identity: (found.slot, found.purge_generation) for found in plane.owned()}
 
 
 @settings(max_examples=150, deadline=None)
 @given(steps)
 def test_plane_and_copies_follow_the_model(run: list[Any]) -> None:
     driver, copy, restored, model = Driver(), new_plane(), new_plane(), Model()
-    live: dict[Any, int] = {}
+    live: dict[Any, tuple[int, int]] = {}
     for (operation, request), user, restart in run:
         logged = len(driver.log)
         try:
@@ -209,6 +216,7 @@ def test_plane_and_copies_follow_the_model(run: list[Any]) -> None:
         changes = driver.plane.take_changes()
         assert code == 0 or not changes
         follow(changes, live)
+        assert owned(driver.plane) == live
         for prepare in driver.log[logged:]:
             body = copy.apply(prepare)
             assert restored.apply(prepare) == body
@@ -219,7 +227,7 @@ def test_plane_and_copies_follow_the_model(run: list[Any]) -> None:
             assert snapshot.reencode(decoded) == payload(driver)
             restored = new_plane()
             restored.restore(decoded)
-            assert {owned.identity: owned.slot for owned in restored.owned()} == live
+            assert owned(restored) == live
     assert copy.state == driver.plane.state == restored.state
     for other in (copy, restored):
         assert other.encode_snapshot(checksum=other.op, created_at=1, client_table=[]) == payload(driver)
