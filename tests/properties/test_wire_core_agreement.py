@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,7 +114,7 @@ def test_cursors_read_alike(body: bytes, steps: list[str]) -> None:
 def test_reply_headers_are_packed_alike(checksum: int, request: int, op: int, status: int) -> None:
     header = RequestHeader(client=b"c" * 16, operation=161, request=request, request_checksum=checksum, session=3)
     body = b"" if status else b"\0\0\0\0"
-    fields = {"op": op, "commit": op, "timestamp": 77, "operation": 161, "cluster": b"k" * 16}
+    fields: dict[str, Any] = {"op": op, "commit": op, "timestamp": 77, "operation": 161, "cluster": b"k" * 16}
     packed = _core.pack_reply(header.pack(), status=status, body_length=len(body), **fields)
     assert packed + body == build_reply(header, status, body, **fields)
 

@@ -34,7 +34,7 @@ def name(kind: type[Message]) -> str:
     return kind.__name__
 
 
-@pytest.mark.parametrize("kind", REQUESTS + REPLIES, ids=name)
+@pytest.mark.parametrize("kind", [*REQUESTS, *REPLIES], ids=name)
 @few
 @given(data=st.data())
 def test_a_message_survives_the_wire(kind: type[Message], data: st.DataObject) -> None:
@@ -45,7 +45,7 @@ def test_a_message_survives_the_wire(kind: type[Message], data: st.DataObject) -
     assert decoded.encode() == encoded
 
 
-@pytest.mark.parametrize("kind", REQUESTS + REPLIES, ids=name)
+@pytest.mark.parametrize("kind", [*REQUESTS, *REPLIES], ids=name)
 @few
 @given(data=st.data())
 def test_only_typed_errors_leave_a_decoder(kind: type[Message], data: st.DataObject) -> None:

@@ -123,7 +123,7 @@ COUNTED_BY_RECORD = {
 
 def messages_of(kind: type[Message]) -> st.SearchStrategy[Any]:
     """Messages of one class that keep its rules."""
-    made = st.builds(kind, *[values_of(codec) for _, codec, _ in table(kind)])
+    made: st.SearchStrategy[Any] = st.builds(kind, *[values_of(codec) for _, codec, _ in table(kind)])
     if kind in COUNTED_BY_RECORD:
         return made.map(_counted)
     if kind is LoginReply:

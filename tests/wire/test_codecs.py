@@ -339,7 +339,7 @@ def test_version_window(version: int, accepted: bool) -> None:
 
 def send(**changes: Any) -> SendMessages:
     made = batch.Batch.build((batch.Message(id=1, payload=b"p"),), 5)
-    fields = {
+    fields: dict[str, Any] = {
         "stream": 1,
         "topic": "t",
         "partitioning": primitives.Partitioning.to_partition(0),
