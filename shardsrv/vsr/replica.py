@@ -168,8 +168,8 @@ class Replica:
         return [Committed(prepare, None, self._commit(prepare))]
 
     def start(self, incarnation: int = 0) -> list[Any]:
-        """The log is replayed, and the driver has synced what it found there: a retry may be answered from it. Without a
-        record in the superblock the first one is written before anything is served.
+        """The log is replayed, and the driver has synced what it found there: a retry may be answered from it. Without
+        a record in the superblock the first one is written before anything is served.
 
         ``incarnation`` (u128, drawn by the shell) goes into that record.
         """

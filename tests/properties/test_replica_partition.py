@@ -1,7 +1,8 @@
-"""A partition group of one under random requests, retries, writes, syncs, checkpoints and crashes, against what a client may rely on.
+"""A partition group of one under random requests, retries, writes, syncs, checkpoints and crashes, against what a
+client may rely on.
 
-The checks live in `tests.support.groups`. The second half plants faults into copies of the sources and demands that the same
-runs find them: a check that cannot fail proves nothing.
+The checks live in `tests.support.groups`. The second half plants faults into copies of the sources and demands that
+the same runs find them: a check that cannot fail proves nothing.
 """
 
 import random
@@ -93,7 +94,8 @@ def test_whatever_happens_what_a_client_was_told_stays_true(seed: int, depth: in
 
 
 def test_the_runs_reach_what_they_are_about() -> None:
-    """Not a check of the product: that the random lives contain retries, crashes with loss, checkpoints, purges and truncations."""
+    """Not a check of the product: that the random lives contain retries, crashes with loss, checkpoints, purges and
+    truncations."""
     seen: dict[str, int] = {}
     for seed in range(25):
         world = PartitionWorld()
@@ -120,11 +122,12 @@ def test_the_runs_reach_what_they_are_about() -> None:
     assert all(seen.get(name) for name in (*wanted, "status 57", "status 58", "status 4100", "status 3021")), seen
 
 
-# --- planted faults ----------------------------------------------------------------------------------------------------
+# --- planted faults ---------------------------------------------------------------------------------------------------
 
 
 def planted(module: types.ModuleType, old: str, new: str, **names: Any) -> types.ModuleType:
-    """A copy of ``module`` with ``old``, which occurs once, replaced; ``names`` override what it imported. Interpreted."""
+    """A copy of ``module`` with ``old``, which occurs once, replaced; ``names`` override what it imported.
+    Interpreted."""
     path = Path(shardsrv.__file__).parent.parent / (module.__name__.replace(".", "/") + ".py")
     source = path.read_text()
     assert source.count(old) == 1, f"{old!r} occurs {source.count(old)} times"

@@ -1,7 +1,8 @@
-"""A consensus group of one over a list as its log, for tests: carries out effects, loses what was not written, checks what it is told.
+"""A consensus group of one over a list as its log, for tests: carries out effects, loses what was not written, checks
+what it is told.
 
-Every check is an assertion: entries chain and rise, commits come in op order and not before the entry is as durable as it asks, a
-request gets one answer and its retries the same one, and what recovery rebuilds equals what was there.
+Every check is an assertion: entries chain and rise, commits come in op order and not before the entry is as durable as
+it asks, a request gets one answer and its retries the same one, and what recovery rebuilds equals what was there.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class PartitionWorld:
         assert before is None or before == state, f"op {op} was applied to another state before"
 
     def crash(self, *, power: bool, keep: int = 0, from_checkpoint: bool = False) -> None:
-        """End at once. A kill keeps what was written; a loss of power keeps what was synced and ``keep`` entries more."""
+        """End at once. A kill keeps what was written; a loss of power keeps what was synced and ``keep`` entries
+        more."""
         survives = min(self.appended, self.synced + keep) if power else self.appended
         for op, (identity, durability) in self.acknowledged.items():
             if op <= survives:
@@ -254,7 +256,8 @@ class PartitionWorld:
         )
 
     def model(self, op: int) -> tuple[Any, ...]:
-        """(next offset, first offset, bytes, consumer offsets, group offsets) after the first ``op`` entries, from their bytes."""
+        """(next offset, first offset, bytes, consumer offsets, group offsets) after the first ``op`` entries, from
+        their bytes."""
         generation = following = first = size = 0
         stored: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for prepare, _ in self.log[:op]:
