@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from shardsrv.errors import DecodeError, EncodeError
 from shardsrv.wire.cursor import Cursor
@@ -48,12 +49,21 @@ def encode_text(value: str, what: str) -> bytes:
 class UInt:
     """An unsigned integer of `width` bytes."""
 
+    _READERS: ClassVar[dict[int, Callable[[Cursor], int]]] = {
+        1: Cursor.u8,
+        2: Cursor.u16,
+        4: Cursor.u32,
+        8: Cursor.u64,
+        16: Cursor.u128,
+    }
+
     def __init__(self, width: int) -> None:
         self.width = width
         self.minimum = width
+        self._read = self._READERS[width]
 
     def read(self, cursor: Cursor, what: str) -> int:
-        return int.from_bytes(cursor.take(self.width), "little")
+        return self._read(cursor)
 
     def write(self, out: bytearray, value: int, what: str) -> None:
         if not 0 <= value < 1 << 8 * self.width:
@@ -122,7 +132,7 @@ class Blob:
 
     def read_view(self, cursor: Cursor, what: str) -> memoryview:
         offset = cursor.position
-        length = int.from_bytes(cursor.take(self.prefix), "little")
+        length = cursor.u8() if self.prefix == 1 else int.from_bytes(cursor.take(self.prefix), "little")
         if not self.shortest <= length <= self.longest:
             raise DecodeError(what, offset, f"length {self.shortest}..{self.longest}", length)
         return cursor.take(length)
@@ -183,10 +193,17 @@ class Optional(Generic[T]):
         self.item.write(out, value, what)
 
 
+def _require_bytes(item: Codec[Any]) -> None:
+    """Items that take no bytes would let a count of a few bytes allocate without bound; ValueError at import."""
+    if item.minimum < 1:
+        raise ValueError(f"{type(item).__name__} items may be empty")
+
+
 class Counted(Generic[T]):
     """A count of `prefix` bytes, then that many items; the bytes left bound the count before an item is read."""
 
     def __init__(self, prefix: int, item: Codec[T]) -> None:
+        _require_bytes(item)
         self.prefix = prefix
         self.item = item
         self.minimum = prefix
@@ -212,6 +229,7 @@ class UntilEnd(Generic[T]):
     minimum = 0
 
     def __init__(self, item: Codec[T]) -> None:
+        _require_bytes(item)
         self.item = item
 
     def read(self, cursor: Cursor, what: str) -> tuple[T, ...]:

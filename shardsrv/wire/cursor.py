@@ -13,10 +13,10 @@ from shardsrv.errors import Truncated
 
 Buffer = bytes | bytearray | memoryview
 
-_U16: Final = struct.Struct("<H")
-_U32: Final = struct.Struct("<I")
-_U64: Final = struct.Struct("<Q")
-_F32: Final = struct.Struct("<f")
+_U16: Final = struct.Struct("<H").unpack_from
+_U32: Final = struct.Struct("<I").unpack_from
+_U64: Final = struct.Struct("<Q").unpack_from
+_F32: Final = struct.Struct("<f").unpack_from
 
 
 class Cursor:
@@ -35,36 +35,57 @@ class Cursor:
         """Bytes left."""
         return self._end - self.position
 
-    def _advance(self, what: str, length: int) -> int:
-        start = self.position
-        if length < 0 or length > self._end - start:
-            raise Truncated(what, start, length, self._end - start)
-        self.position = start + length
-        return start
+    def _truncated(self, what: str, length: int) -> Truncated:
+        return Truncated(what, self.position, length, self._end - self.position)
+
+    # The bound is checked in each method and not in a shared one: a call costs more than the read.
 
     def u8(self) -> int:
-        return self._data[self._advance("u8", 1)]
+        start = self.position
+        if start >= self._end:
+            raise self._truncated("u8", 1)
+        self.position = start + 1
+        return self._data[start]
 
     def u16(self) -> int:
-        return int(_U16.unpack_from(self._data, self._advance("u16", 2))[0])
+        start = self.position
+        if start + 2 > self._end:
+            raise self._truncated("u16", 2)
+        self.position = start + 2
+        return int(_U16(self._data, start)[0])
 
     def u32(self) -> int:
-        return int(_U32.unpack_from(self._data, self._advance("u32", 4))[0])
+        start = self.position
+        if start + 4 > self._end:
+            raise self._truncated("u32", 4)
+        self.position = start + 4
+        return int(_U32(self._data, start)[0])
 
     def u64(self) -> int:
-        return int(_U64.unpack_from(self._data, self._advance("u64", 8))[0])
+        start = self.position
+        if start + 8 > self._end:
+            raise self._truncated("u64", 8)
+        self.position = start + 8
+        return int(_U64(self._data, start)[0])
 
     def u128(self) -> int:
-        start = self._advance("u128", 16)
-        return int.from_bytes(self._data[start : start + 16], "little")
+        return int.from_bytes(self.take(16), "little")
 
     def f32(self) -> float:
-        return float(_F32.unpack_from(self._data, self._advance("f32", 4))[0])
+        start = self.position
+        if start + 4 > self._end:
+            raise self._truncated("f32", 4)
+        self.position = start + 4
+        return float(_F32(self._data, start)[0])
 
     def take(self, length: int) -> memoryview:
         """A view of the next `length` bytes."""
-        start = self._advance("bytes", length)
-        return self._data[start : start + length]
+        start = self.position
+        end = start + length
+        if length < 0 or end > self._end:
+            raise self._truncated("bytes", length)
+        self.position = end
+        return self._data[start:end]
 
     def rest(self) -> memoryview:
         """A view of everything left."""

@@ -83,7 +83,7 @@ def values_of(codec: Any) -> st.SearchStrategy[Any]:
         case codecs.Flag():
             return FLAGS
         case codecs.Enum8(kind=kind):
-            return st.sampled_from(list(kind))
+            return st.sampled_from(kind)
         case codecs.Blob(shortest=shortest, longest=longest):
             return st.binary(min_size=shortest, max_size=min(longest, 40))
         case codecs.Text(blob=blob):

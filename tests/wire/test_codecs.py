@@ -146,6 +146,12 @@ def test_values_that_do_not_fit_are_not_written(field: Any, value: Any) -> None:
         field.write(bytearray(), value, "field")
 
 
+@pytest.mark.parametrize("make", [codec.UntilEnd, lambda item: codec.Counted(4, item)], ids=["to the end", "counted"])
+def test_items_without_bytes_are_refused_at_import(make: Any) -> None:
+    with pytest.raises(ValueError):
+        make(codec.Rest())
+
+
 def test_a_flag_that_is_neither_0_nor_1_means_absent_for_partitions() -> None:
     read = primitives.OptionalPartitionCodec().read
     assert read(Cursor(bytes.fromhex("0107000000")), "") == 7
