@@ -98,15 +98,21 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tcp(Section, frozen=True, kw_only=True):
+    """[tcp]: the binary protocol over TCP."""
+
     enabled: Flag
     address: Annotated[str, Kind(_address)]
 
 
 class Runtime(Section, frozen=True, kw_only=True):
+    """[system.runtime]: what exists only while the node runs."""
+
     path: FilePath
 
 
 class Logging(Section, frozen=True, kw_only=True):
+    """[system.logging]: level, file, archives."""
+
     path: FilePath
     level: Annotated[str, Kind(_text)]
     file_enabled: Flag
@@ -117,6 +123,8 @@ class Logging(Section, frozen=True, kw_only=True):
 
 
 class Sharding(Section, frozen=True, kw_only=True):
+    """[system.sharding]: shards, their cores, the deadlines of their processes."""
+
     cpu_allocation: Annotated[q.CpuAllocation, Kind(q.parse_cpu_allocation, q.format_cpu_allocation)]
     pin_cores: Flag
     start_deadline: Annotated[float, _duration_of("1 s", "24 h")]
@@ -125,10 +133,14 @@ class Sharding(Section, frozen=True, kw_only=True):
 
 
 class SystemPartition(Section, frozen=True, kw_only=True):
+    """[system.partition]: how polls read."""
+
     validate_checksum: Flag
 
 
 class System(Section, frozen=True, kw_only=True):
+    """[system]: the data directory and the processes."""
+
     path: FilePath
     runtime: Runtime
     logging: Logging
@@ -137,21 +149,29 @@ class System(Section, frozen=True, kw_only=True):
 
 
 class MessageBus(Section, frozen=True, kw_only=True):
+    """[message_bus]: frames of every transport."""
+
     max_message_size: Annotated[int, _size_of("4 KiB", "1 GiB")]
 
 
 class Checkpoint(Section, frozen=True, kw_only=True):
+    """[metadata.checkpoint]: when a snapshot of the metadata is written."""
+
     bytes: Annotated[int, _size_of("64 KiB", "16 GiB")]
     interval: Annotated[float, _duration_of("1 s", "24 h")]
 
 
 class Metadata(Section, frozen=True, kw_only=True):
+    """[metadata]: the replicated metadata."""
+
     prepare_queue_depth: Annotated[int, _count_of(1, 127)]
     clients_table_max: Annotated[int, _count_of(2, 65_536)]
     checkpoint: Checkpoint
 
 
 class Partition(Section, frozen=True, kw_only=True):
+    """[partition]: logs of partitions, and what an acknowledgement waits for."""
+
     prepare_queue_depth: Annotated[int, _count_of(1, 127)]
     checkpoint_bytes: Annotated[int, _size_of("64 KiB", "64 GiB")]
     durability_floor: Durability
@@ -164,6 +184,8 @@ class Partition(Section, frozen=True, kw_only=True):
 
 
 class Topic(Section, frozen=True, kw_only=True):
+    """[topic]: what a new topic gets where its creator says nothing."""
+
     compression_algorithm: Annotated[str, Kind(_one_of("none", "gzip"))]
     message_expiry: Annotated[int, Kind(q.parse_expiry, q.format_expiry, 1, q.NEVER)]
     max_size: Annotated[int, Kind(q.parse_size_limit, q.format_size_limit)]
@@ -176,6 +198,8 @@ class Topic(Section, frozen=True, kw_only=True):
 
 
 class Limits(Section, frozen=True, kw_only=True):
+    """[limits]: memory, connections, descriptors."""
+
     connections_max: Annotated[int, _count_of(1, 1_000_000)]
     ingress_bytes_max: Annotated[int, _size_of("4 KiB", "1 TiB")]
     unauthenticated_bytes_max: Annotated[int, _size_of("1 KiB", "16 MiB")]
@@ -186,16 +210,22 @@ class Limits(Section, frozen=True, kw_only=True):
 
 
 class Heartbeat(Section, frozen=True, kw_only=True):
+    """[heartbeat]: clients that fell silent."""
+
     enabled: Flag
     interval: Annotated[float, _duration_of("0", "24 h")]
 
 
 class Users(Section, frozen=True, kw_only=True):
+    """[users]: the cost of a password."""
+
     argon2_memory: Annotated[int, _size_of("8 KiB", "1 GiB")]
     argon2_iterations: Annotated[int, _count_of(1, 64)]
     argon2_parallelism: Annotated[int, _count_of(1, 16)]
 
 
 class Cluster(Section, frozen=True, kw_only=True):
+    """[cluster]: the name that marks the data directory."""
+
     enabled: Flag
     name: Annotated[str, Kind(_text)]
