@@ -72,6 +72,7 @@ class NodeFacts:
     boot: BootFacts
     entry: Entry
     make_shared: Callable[[], Any]
+    prepare: Callable[[], Any]
     logger: Any
     say: Callable[[str], None]
     """Prints a line for the person who started the node."""
@@ -129,6 +130,7 @@ class Life:
     def _spawn_all(self, shared: Any) -> None:
         facts = self._facts
         facts.logger.info("server bootstrap dispatched; awaiting shard runtimes", shards=facts.plan.shard_count)
+        prepared = facts.prepare()
         for shard, core in enumerate(facts.plan.pins):
 
             def context(control: ControlChannel, shard: int = shard, core: int | None = core) -> ShardContext:
@@ -144,6 +146,7 @@ class Life:
                     generation=self._generation,
                     boot=facts.boot,
                     core=core,
+                    prepared=prepared,
                 )
 
             child = spawn(facts.entry, context, self._close_in_child)

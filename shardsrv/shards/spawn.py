@@ -62,6 +62,8 @@ class ShardContext:
     boot: BootFacts
     core: int | None = None
     """The core that this shard is bound to."""
+    prepared: Any = None
+    """What the supervisor read of the data directory before the fork (`preparation.Prepared`)."""
 
     @property
     def cluster(self) -> bytes:

@@ -54,6 +54,8 @@ class Options:
     entry: Entry | None = None
     """What a shard runs; `ENTRY` unless a test says otherwise."""
     make_shared: SharedFactory | None = None
+    prepare: Callable[[Path, int], Any] | None = None
+    """(data directory, number of shards) -> what every shard gets as `ShardContext.prepared`, before each fork."""
 
 
 def run(config: Config, options: Options) -> int:
@@ -121,6 +123,7 @@ def _run_in(directory: ClaimedDirectory, config: Config, options: Options, plan:
         boot=boot_facts(),
         entry=options.entry or load_entry(),
         make_shared=lambda: (options.make_shared or make_shared)(plan.shard_count, config),
+        prepare=lambda: (options.prepare or prepare)(directory.path, plan.shard_count),
         logger=logger,
         say=lambda text: print(text, flush=True),
     )
@@ -179,6 +182,13 @@ def load_entry() -> Entry:
     module, _, name = ENTRY.partition(":")
     entry: Entry = getattr(importlib.import_module(module), name)
     return entry
+
+
+def prepare(data: Path, shard_count: int) -> Any:
+    """Bring the data directory to this number of shards and read what they need of the life before."""
+    from shardsrv.shards import preparation
+
+    return preparation.prepare(data, shard_count)
 
 
 def make_shared(shard_count: int, config: Config) -> Any:

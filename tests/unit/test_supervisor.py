@@ -185,6 +185,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 environment={},
                 entry=entry,
                 make_shared=lambda _count, _config: NoShared(),
+                prepare=lambda _data, _count: None,
             )
 
         nodes.append(Node(config, options, before))
