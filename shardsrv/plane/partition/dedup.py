@@ -8,8 +8,8 @@ the log alone.
 Offset operations of one session supersede each other: storing 5, then 3, then 5 under one request number is three
 stores, and a retry of the newest one is still recognised.
 
-Invariants: the window holds the requests of the last ``size`` committed ops and those in flight, and nothing else; it
-is a function of the log; its order is op order.
+Invariants: the window holds the requests of the last ``size`` committed ops, at most STRIDE older ones, and those in
+flight; it is a function of the log; its order is op order.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from shardsrv.wire.constants import Operation
 DEFAULT_SIZE: Final = 1024
 """Ops that a retry may lag behind. A client waits for each answer, so this is far more than its own traffic; it must
 also outlast what other clients send meanwhile, at most for the half minute in which a client repeats."""
+
+STRIDE: Final = 64
+"""Ops between two times at which old requests are forgotten."""
 
 Known = tuple[int, int, int, bytes]
 """(op, base offset, timestamp, key)"""
@@ -67,9 +70,10 @@ class DedupWindow:
         order.append(known)
 
     def commit(self, op: int) -> None:
-        """``op`` is committed: what is ``size`` ops older is forgotten."""
+        """``op`` is committed: what is ``size`` ops older is forgotten, every STRIDE ops (which is a function of the
+        log too)."""
         order = self._order
-        if order is None:
+        if order is None or op % STRIDE:
             return
         oldest = op - self.size
         while order and order[0][0] <= oldest:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from shardsrv._core import dedup_key, stamp_batch, xxh3
 from shardsrv.errors import LogIncoherent
 from shardsrv.plane.partition import checkpoint, offsets
-from shardsrv.plane.partition.dedup import DEFAULT_SIZE, DedupWindow
+from shardsrv.plane.partition.dedup import DEFAULT_SIZE, STRIDE, DedupWindow
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.plane import Executed, Plane
 from shardsrv.wire.constants import AUTO_COMMIT_CLIENT, ZERO_ID, Operation
@@ -281,7 +281,8 @@ class PartitionPlane(Plane):
             reply = _DONE
         self.timestamp = prepare.timestamp
         self.applied_op = op
-        self.dedup.commit(op)
+        if not op % STRIDE:
+            self.dedup.commit(op)
         return reply
 
     def _send_reply(self, base_offset: int) -> bytes:
@@ -366,5 +367,4 @@ class PartitionPlane(Plane):
         self.dedup = DedupWindow(self.dedup.size)
         for key, op, base_offset, timestamp in saved.dedup:
             self.dedup.insert(key, op, base_offset, timestamp)
-        self.dedup.commit(saved.op)
         return saved.op, saved.checksum, saved.timestamp
