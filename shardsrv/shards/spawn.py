@@ -77,8 +77,8 @@ class ShardContext:
 
 
 def cluster_id(name: str) -> bytes:
-    """The first 16 bytes of BLAKE2b over the name of a cluster."""
-    return hashlib.blake2b(name.encode()).digest()[:16]
+    """BLAKE2b of 16 bytes over the name of a cluster (docs/architecture.md 2)."""
+    return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
 Entry = Callable[[ShardContext], int]
