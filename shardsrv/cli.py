@@ -101,6 +101,8 @@ def serve(
     from shardsrv.errors import ShardsrvError
     from shardsrv.shards import supervisor
 
+    for name, value in config.dot_env(os.environ).items():
+        os.environ.setdefault(name, value)
     notices: tuple[config.Notice, ...] = ()
     if default_credentials:
         notices = (config.set_default_root_credentials(os.environ),)

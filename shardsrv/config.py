@@ -41,6 +41,7 @@ __all__ = [
     "RootCredentials",
     "build",
     "check_root_credentials",
+    "dot_env",
     "effective_keys",
     "load",
     "log_level",

@@ -10,6 +10,7 @@ standard output that does not read costs lines there (counted), never the pump.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -223,6 +224,16 @@ def configure(
     _threshold = _LEVELS[wanted]
     file = None
     if config.system.logging.file_enabled:
+        file = _open_file(config, data)
+    _output = Output(stream, file)
+    if config.system.logging.file_enabled and file is None:
+        get_logger(None, "supervisor").warning("no space for the log file; logging to standard output only")
+    return file
+
+
+def _open_file(config: Config, data: Path) -> LogFile | None:
+    """The file, or None on a full disk: a node has to start there too, so that it can be emptied."""
+    try:
         file = LogFile(
             data / config.system.logging.path,
             file_bytes_max=config.system.logging.max_file_size,
@@ -230,7 +241,10 @@ def configure(
             retention=config.system.logging.retention,
         )
         file.prune()
-    _output = Output(stream, file)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return None
+        raise
     return file
 
 

@@ -86,7 +86,7 @@ class ClaimedDirectory:
                 _empty(path)
             if fresh or found is None:
                 _write_identity(path, identity)
-            shutil.rmtree(path / runtime, ignore_errors=True)
+            _remove_below(path / runtime)
             for folder in (runtime, "metadata", "shards", "partitions"):
                 (path / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -99,7 +99,7 @@ class ClaimedDirectory:
 
     def close(self) -> None:
         """Let go of the lock, as the last process of the node."""
-        os.ftruncate(self.lock, 0)
+        _name_holder(self.lock, None)
         os.close(self.lock)
 
 
@@ -162,18 +162,27 @@ def _write_identity(path: Path, identity: Identity) -> None:
         os.close(directory)
 
 
+def _remove_below(folder: Path) -> None:
+    """Empty `folder`, keeping itself: on a full disk it could not be made again."""
+    if folder.is_dir():
+        for entry in folder.iterdir():
+            _remove(entry)
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
+
+
 def _empty(path: Path) -> None:
     """Remove everything but the lock, the identity last: a wipe that is cut short leaves a directory that is still
     ours.
     """
     for name in sorted(os.listdir(path), key=lambda name: name == IDENTITY):
-        entry = path / name
-        if name in (LOCK, *_NOT_COUNTED):
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+        if name not in (LOCK, *_NOT_COUNTED):
+            _remove(path / name)
 
 
 def _unusable(path: Path, error: OSError) -> ConfigurationError:
@@ -202,12 +211,20 @@ def take_lock(path: Path) -> tuple[int, bool]:
             if (pid is not None and _alive(pid)) or not _lock_within(descriptor, LOCK_WAIT_SECONDS):
                 raise DataDirectoryLocked(str(path), pid) from None
         after_crash = _holder(descriptor) is not None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        _name_holder(descriptor, os.getpid())
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor, after_crash
+
+
+def _name_holder(descriptor: int, pid: int | None) -> None:
+    """Write who holds the lock, in a fixed width: on a full disk the bytes that the file has can still be written over.
+
+    Where even that fails the lock holds all the same, and only a refused node cannot name this one.
+    """
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, b"%-19s\n" % str(pid or "").encode(), 0)
 
 
 def _holder(descriptor: int) -> int | None:

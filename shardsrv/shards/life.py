@@ -76,6 +76,8 @@ class NodeFacts:
     logger: Any
     say: Callable[[str], None]
     """Prints a line for the person who started the node."""
+    tidy: Callable[[], None]
+    """Removes what the logs may not keep, every ``system.logging.rotation_check_interval``."""
 
 
 class Life:
@@ -97,6 +99,7 @@ class Life:
         self._ready_since: float | None = None
         self._deadline = self._started + facts.config.system.sharding.start_deadline
         self._next_progress = self._started + PROGRESS_SECONDS
+        self._next_tidy = self._started + facts.config.system.logging.rotation_check_interval
         self._current_config = facts.data / facts.config.system.runtime.path / CURRENT_CONFIG
 
     def run(self) -> Stopped | Died:
@@ -169,11 +172,18 @@ class Life:
         self._phase, self._ready_since = Phase.SERVING, time.monotonic()
         for child in self._children:
             child.control.send("serve", addresses=addresses)
-        self._facts.config.write_current(self._current_config, addresses)
+        self._publish(addresses)
         seconds = round(self._ready_since - self._started, 3)
         self._facts.logger.info("server client listeners started", **addresses, seconds=seconds)
         where = ", ".join(f"{transport} {address}" for transport, address in addresses.items()) or "no listener"
         self._facts.say(f"shardsrv node {self._facts.node} is ready: {where}; data in {self._facts.data}")
+
+    def _publish(self, addresses: dict[str, str]) -> None:
+        """Write the effective configuration; a full disk must not keep the node from serving."""
+        try:
+            self._facts.config.write_current(self._current_config, addresses)
+        except OSError as error:
+            self._facts.logger.warning(f"{CURRENT_CONFIG} cannot be written", error=str(error))
 
     # --- events ---
 
@@ -277,14 +287,19 @@ class Life:
 
     # --- deadlines ---
 
-    def _patience(self) -> float | None:
-        if self._phase is Phase.SERVING:
-            return None
-        until = self._deadline if self._phase is Phase.STOPPING else min(self._deadline, self._next_progress)
-        return max(0.0, until - time.monotonic())
+    def _patience(self) -> float:
+        until = {
+            Phase.STARTING: min(self._deadline, self._next_progress),
+            Phase.SERVING: self._next_tidy,
+            Phase.STOPPING: self._deadline,
+        }
+        return max(0.0, until[self._phase] - time.monotonic())
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
+        if self._phase is Phase.SERVING and now >= self._next_tidy:
+            self._next_tidy = now + self._facts.config.system.logging.rotation_check_interval
+            self._facts.tidy()
         if self._phase is Phase.SERVING or self._outcome is not None:
             return
         if self._phase is Phase.STARTING and now >= self._next_progress:

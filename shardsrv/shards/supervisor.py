@@ -7,6 +7,7 @@ more); the exit codes are those of `control.ExitCode`, and an error is one sente
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -38,6 +39,8 @@ ENTRY = "shardsrv.shards.shard:run"
 PORT_PATIENCE_SECONDS = 1.0
 """How long the sockets of a node that was killed may take to close after its lock is free."""
 
+DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+
 SharedFactory = Callable[[int, Config], Any]
 """(number of shards, configuration) -> `bus.shared.Shared`, made anew for every life."""
 
@@ -65,6 +68,9 @@ def run(config: Config, options: Options) -> int:
     except ShardsrvError as error:
         complain(advice(error))
         return int(exit_code(error))
+    except OSError as error:
+        complain(f"the node cannot run: {error}")
+        return int(ExitCode.DISK if error.errno in DISK_ERRNOS else ExitCode.OPERATOR)
     if stopped.text:
         complain(stopped.text)
     return int(stopped.code)
@@ -126,6 +132,7 @@ def _run_in(directory: ClaimedDirectory, config: Config, options: Options, plan:
         prepare=lambda: (options.prepare or prepare)(directory.path, plan.shard_count),
         logger=logger,
         say=lambda text: print(text, flush=True),
+        tidy=lambda: tidy(log_file, logger),
     )
     name_process(f"shardsrv-{options.node}")
     gc.collect()
@@ -175,6 +182,15 @@ def _stop_asked_within(signals: Signals, seconds: float) -> bool:
                 return True
             if time.monotonic() >= until:
                 return False
+
+
+def tidy(log_file: logs.LogFile | None, logger: Any) -> None:
+    """Remove archives that the logs may not keep; what cannot be removed now is looked at again the next time."""
+    if log_file is not None:
+        try:
+            log_file.prune()
+        except OSError as error:
+            logger.warning("archives of the log cannot be removed", error=str(error))
 
 
 def load_entry() -> Entry:

@@ -93,6 +93,13 @@ def unclean(context: ShardContext) -> int:
     return 9
 
 
+def in_the_way(context: ShardContext) -> int:
+    """Puts something where the current configuration would be written."""
+    if context.shard == 0:
+        Path(context.data, "runtime", "current_config.toml.tmp").mkdir()
+    return obedient(context)
+
+
 class Node:
     """A supervisor in a forked process, whose output is read line by line."""
 
@@ -310,6 +317,26 @@ def test_a_node_that_is_still_recovering_can_be_stopped(start: Start, tmp_path: 
 def test_without_listeners_a_node_is_ready_too(start: Start) -> None:
     node = start(IGGY_TCP_ENABLED="false")
     node.until("is ready: no listener")
+    assert node.stop() == ExitCode.CLEAN
+
+
+def test_a_configuration_that_cannot_be_written_does_not_keep_the_node_from_serving(start: Start) -> None:
+    node = start(in_the_way)
+    node.until("current_config.toml cannot be written")
+    node.until("is ready")
+    assert node.stop() == ExitCode.CLEAN
+
+
+def test_archives_of_the_log_are_looked_at_while_the_node_serves(start: Start, tmp_path: Path) -> None:
+    archive = tmp_path / "data" / "logs" / "shardsrv.log.7"
+    node = start(IGGY_SYSTEM_LOGGING_ROTATION_CHECK_INTERVAL="1 s", IGGY_SYSTEM_LOGGING_RETENTION="1 s")
+    node.until("is ready")
+    archive.write_text("old")
+    os.utime(archive, (1, 1))
+    give_up = time.monotonic() + PATIENCE
+    while archive.exists():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
     assert node.stop() == ExitCode.CLEAN
 
 
