@@ -203,7 +203,8 @@ def test_reply_reaches_the_client_after_flush_only(reactor: Reactor) -> None:
     handler = Recorder()
     client.sendall(request())
     drive(reactor, handler, lambda: handler.frames)
-    assert reactor.reply(connection, [b"he", bytearray(b"ad"), memoryview(b"-body-")[1:5], b"", handler.frames[0].header])
+    header = handler.frames[0].header
+    assert reactor.reply(connection, [b"he", bytearray(b"ad"), memoryview(b"-body-")[1:5], b"", header])
     client.setblocking(False)
     with pytest.raises(BlockingIOError):
         client.recv(1)
