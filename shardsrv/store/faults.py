@@ -102,6 +102,17 @@ class SuperblockUnreadable(Unreadable):
 
 
 @attrs.define(slots=False)
+class SnapshotUndecodable(DiskFault):
+    """A snapshot whose trailer holds and whose payload is not a state: written by another program, or by a defect."""
+
+    summary: ClassVar[str] = "snapshot payload does not decode"
+    path: str = ""
+    what: str = ""
+    expected: object = None
+    found: object = None
+
+
+@attrs.define(slots=False)
 class PartitionLost(DiskFault):
     """The directory of a partition that this node had is gone: created at `created_revision`, at or below
     `reconciled_through`."""

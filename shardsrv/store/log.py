@@ -128,7 +128,8 @@ class PrepareLog(LogReader):
             disk.mkdir(directory)
         except OSError as error:
             raise disk_fault(error, directory, "mkdir") from error
-        log = cls(disk, directory, identity, pool or DescriptorPool(disk), indexes or IndexCache())
+        pool = DescriptorPool(disk) if pool is None else pool
+        log = cls(disk, directory, identity, pool, IndexCache() if indexes is None else indexes)
         log._segment_size = segment_size
         log._preallocate = preallocate
         log._adopt(walk, max(facts.synced_op, resume.op if resume is not None else 0))
