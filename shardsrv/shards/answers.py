@@ -5,7 +5,8 @@ lockstep of the reactor goes on; an answer to a connection that is gone is dropp
 """
 
 from shardsrv._core import pack_reply
-from shardsrv.bus._net import Frame, Reactor
+from shardsrv.bus._frame import Frame
+from shardsrv.bus._net import Reactor
 from shardsrv.shards import records
 from shardsrv.shards.links import Links
 from shardsrv.wire.constants import KNOWN_OPERATIONS, ZERO_ID, EvictionReason, Operation

@@ -8,11 +8,15 @@ A driver decides nothing: `vsr.Replica` and its plane do. Invariants:
 * a driver never awaits: slow work is asked of its host.
 """
 
+from collections import deque
+from contextlib import suppress
 from typing import Any, Protocol
 
 from shardsrv.errors import DiskFault
 from shardsrv.shards import records
-from shardsrv.store.log import PrepareLog, SyncPlan
+from shardsrv.store.faults import LogFenced
+from shardsrv.store.log import PrepareLog
+from shardsrv.store.log_sync import SyncPlan
 from shardsrv.vsr.effects import Append, Committed, Fatal, PersistState, Refused, Repeat
 from shardsrv.vsr.events import APPENDED, SYNCED, Persisted, PersistFailed, Request, StatePersisted
 from shardsrv.vsr.replica import Replica
@@ -27,8 +31,17 @@ class Host(Protocol):
     def wants_sync(self, group: "Group") -> None:
         """Somebody waits for a sync of the group's log."""
 
+    def admits(self, group: "Group") -> bool:
+        """Whether new entries may be appended now: false while too much is unsynced."""
+
+    def waits(self, group: "Group") -> None:
+        """Requests of the group wait for room or for `admits`."""
+
     def persist_state(self, group: "Group", effect: PersistState) -> None:
         """Write the group's superblock record; answered by `Group.state_persisted`."""
+
+    def frontier_moved(self, group: "Group", checksum: int) -> None:
+        """The log is synced up to `log.synced_op`, whose entry has identity ``checksum``."""
 
     def fenced(self, group: "Group", error: Exception) -> None:
         """The group cannot be trusted with writes any more."""
@@ -37,7 +50,9 @@ class Host(Protocol):
 class Group:
     """One consensus group on the shard that owns it. Subclasses say what a commit means to the node."""
 
-    __slots__ = ("append_token", "fault", "host", "in_dirty_list", "in_sync_list", "log", "replica")
+    __slots__ = (
+        "append_token", "appended_bytes", "fault", "host", "in_dirty_list", "in_sync_list", "log", "replica", "waiting",
+    )
 
     refusal = records.REFUSED_STATUS
     """The channel of refusals: header status on partitions, the result section on metadata (wire-protocol.md 4.2)."""
@@ -47,13 +62,25 @@ class Group:
         self.replica = replica
         self.log = log
         self.append_token = 0
+        self.appended_bytes = 0
+        self.waiting: deque[Request] = deque()
         self.fault: Exception | None = None
         self.in_dirty_list = False
         self.in_sync_list = False
 
     def submit(self, request: Request) -> None:
-        """Give a request to the replica and carry out what it says."""
-        self.carry_out(self.replica.step(request))
+        """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does not refuse."""
+        if self.fault is None and (self.waiting or not self.replica.can_accept or not self.host.admits(self)):
+            self.waiting.append(request)
+            self.host.waits(self)
+        else:
+            self.carry_out(self.replica.step(request))
+
+    def resume(self) -> None:
+        """Give waiting requests to the replica while there is room."""
+        waiting = self.waiting
+        while waiting and (self.fault is not None or (self.replica.can_accept and self.host.admits(self))):
+            self.carry_out(self.replica.step(waiting.popleft()))
 
     def carry_out(self, effects: list[Any]) -> None:
         """Do what the replica asked for, in order."""
@@ -91,14 +118,21 @@ class Group:
             self.carry_out(self.replica.step(PersistFailed(token, str(error))))
             return
         self.carry_out(self.replica.step(Persisted(token, APPENDED)))
+        if self.waiting:
+            self.resume()
 
-    def synced(self, plan: SyncPlan, token: int) -> None:
-        """A sync that covered all entries up to ``token`` succeeded."""
+    def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
+        """A sync that covered all entries up to ``token``, the last with identity ``checksum``, succeeded."""
         self.log.mark_synced(plan)
+        self.host.frontier_moved(self, checksum)
         self.carry_out(self.replica.step(Persisted(token, SYNCED)))
+        if self.waiting:
+            self.resume()
 
-    def sync_failed(self, token: int, error: Exception) -> None:
+    def sync_failed(self, plan: SyncPlan, token: int, error: Exception) -> None:
         """A sync failed: nothing written since the last good one may be called durable, now or later."""
+        with suppress(LogFenced):  # what handing back a failed plan says
+            self.log.mark_synced(plan)
         self.fence(error)
         self.carry_out(self.replica.step(PersistFailed(token, str(error))))
 
@@ -113,7 +147,9 @@ class Group:
             self.host.fenced(self, error)
 
     def _append(self, effect: Append) -> None:
-        self.log.append(effect.prepare)
+        prepare = effect.prepare
+        self.log.append(prepare)
+        self.appended_bytes += prepare.size
         self.append_token = effect.token
         if not self.in_dirty_list:
             self.in_dirty_list = True

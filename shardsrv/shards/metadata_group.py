@@ -11,12 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from shardsrv.errors import RequestRefused
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.shards import records
 from shardsrv.shards.group import Group, Host
 from shardsrv.shards.links import Links
 from shardsrv.store.log import PrepareLog
 from shardsrv.vsr.effects import Committed
+from shardsrv.vsr.events import Request
+from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.replica import Replica
 from shardsrv.wire.constants import Operation
 
@@ -26,7 +29,7 @@ class MetadataHost(Host, Protocol):
 
     links: Links
 
-    def metadata_changed(self, op: int, log_bytes: int) -> None:
+    def metadata_changed(self) -> None:
         """An entry was applied on shard 0: a checkpoint may be due."""
 
 
@@ -41,17 +44,35 @@ class MetadataGroup(Group):
     def __init__(self, host: MetadataHost, replica: Replica, plane: MetadataPlane, log: PrepareLog) -> None:
         super().__init__(host, replica, log)
         self.plane = plane
-        self._applied = dict.fromkeys(host.links.peers, replica.commit)
+        self._applied = dict.fromkeys(host.links.peers, replica.commit_min)
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._homes: dict[bytes, int] = {}
+
+    def request(self, record: records.MetadataRequest, body: bytes, origin: "MetadataOrigin", now: int) -> None:
+        """A client's command. Static refusals travel as a status, before anything is logged (wire-protocol.md 4.2)."""
+        operation = record.operation
+        if operation in (Operation.REGISTER, Operation.LOGOUT):
+            resolved = b""
+        else:
+            try:
+                operation, resolved = self.plane.resolve(operation, body, self.replica.view)
+            except RequestRefused as refusal:
+                origin.refused(records.REFUSED_STATUS, refusal.code)
+                return
+        self.submit(
+            Request(
+                record.client, record.session, record.request, operation, record.user_id, record.digest, PERSISTED, resolved, origin, now
+            )
+        )
 
     def committed(self, effect: Committed) -> None:
         """Pass the entry on and keep the answer until all shards have applied it."""
         prepare = effect.prepare
-        links = self.host.links
-        links.broadcast(records.COMMITTED, bytes(prepare.header), prepare.body)
+        # A logout that came too late concerns the client table alone: the other copies only count it.
+        applies = bytes([self.plane.op == prepare.op])
+        self.host.links.broadcast(records.COMMITTED, applies + bytes(prepare.header), prepare.body)
         self._follow_session(prepare.operation, prepare.client, prepare.op, effect.origin)
-        self.host.metadata_changed(prepare.op, self.log.bytes)
+        self.host.metadata_changed()
         origin = effect.origin
         if origin is None:
             return

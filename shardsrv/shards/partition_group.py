@@ -5,18 +5,25 @@ Nothing above the committed op is ever returned.
 """
 
 import struct
+from collections import deque
 from typing import Any, Protocol
 
 from shardsrv._core import VALID, slice_prepares
-from shardsrv.bus._memory import Arena
-from shardsrv.errors import Damaged
+from shardsrv.bus._arena import Arena
+from shardsrv.errors import Damaged, NotAccepted
+from shardsrv.plane.metadata.options_catalog import TopicSettings
 from shardsrv.plane.metadata.state import PartitionIdentity
-from shardsrv.plane.partition import poll
 from shardsrv.plane.partition.plane import PartitionPlane
+from shardsrv.plane.partition.poll import PollPlan, plan_poll
+from shardsrv.shards import records
 from shardsrv.shards.group import Group, Host
+from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.log import PrepareLog
+from shardsrv.store.segment import Position
 from shardsrv.vsr.effects import Committed
-from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.events import PersistFailed, Request
+from shardsrv.vsr.replica import NORMAL, Replica
+from shardsrv.wire.error_codes import ErrorCode
 
 POLL_HEAD = struct.Struct("<IQI")
 """u32 partition_id | u64 current_offset | u32 message count (wire-operations.md 5)."""
@@ -44,33 +51,81 @@ class PartitionGroup(Group):
     """Driver of one partition group."""
 
     __slots__ = (
-        "checkpoint_due", "checkpointed_bytes", "closed", "counter_slot", "counters_stale", "durability", "identity", "offset_durability", "plane",
-        "resume_points", "table_pair",
+        "applied_checksum", "checkpoint", "checkpointed_at", "closed", "counter_slot", "counters_stale", "identity", "plane", "purging", "replayed",
+        "resume_points", "settings", "written_bytes",
     )
 
     host: PartitionHost
 
     def __init__(
         self, host: PartitionHost, identity: PartitionIdentity, replica: Replica, plane: PartitionPlane, log: PrepareLog, *, counter_slot: int,
-        durability: int, offset_durability: int, table_pair: int,
+        settings: TopicSettings, checkpoint: Checkpoint,
     ) -> None:
         super().__init__(host, replica, log)
         self.identity = identity
         self.plane = plane
         self.counter_slot = counter_slot
-        self.durability = durability
-        self.offset_durability = offset_durability
-        self.table_pair = table_pair
-        self.checkpointed_bytes = log.bytes
-        self.checkpoint_due = False
+        self.settings = settings
+        self.checkpoint = checkpoint
+        self.checkpointed_at = 0
+        """`appended_bytes` when the last checkpoint was begun."""
+        self.written_bytes = 0
+        self.applied_checksum = log.head_checksum
+        self.replayed = bool(log.head_op)
+        """Whether entries may lie above the last checkpoint although nothing was appended in this life."""
         self.counters_stale = False
         self.closed = False
-        self.resume_points: dict[int, Any] = {}
+        self.purging = 0
+        """Purges that metadata has committed and this log has not: nothing else is admitted meanwhile."""
+        self.resume_points: dict[int, Position] = {}
+
+    @property
+    def serving(self) -> bool:
+        """Whether the group has its durable record and takes requests."""
+        return self.replica.status == NORMAL
+
+    def submit(self, request: Request) -> None:
+        """See `Group.submit`; a partition that is being purged, or is gone, makes requests wait or refuses them."""
+        if self.closed:
+            request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
+        elif self.purging:
+            self.waiting.append(request)
+        else:
+            super().submit(request)
+
+    def resume(self) -> None:
+        """See `Group.resume`."""
+        if not self.purging:
+            super().resume()
+
+    def purge(self, request: Request) -> None:
+        """Admit a purge entry past everything that waits."""
+        if self.replica.can_accept or self.fault is not None:
+            self.carry_out(self.replica.step(request))
+        else:
+            self.waiting.appendleft(request)
+            self.host.waits(self)
+
+    def purged(self) -> None:
+        """The purge entry took effect: what waited goes on."""
+        self.purging -= 1
+        self.resume_points.clear()
+        self.resume()
+
+    def close(self) -> None:
+        """The partition is deleted: what waits is refused, what is in flight has an unknown outcome."""
+        self.closed = True
+        self.carry_out(self.replica.step(PersistFailed(self.append_token, "the partition was deleted")))
+        waiting, self.waiting = self.waiting, deque()
+        for request in waiting:
+            request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
+        self.log.close()
 
     def committed(self, effect: Committed) -> None:
         """Answer the request and tell the shard."""
         prepare = effect.prepare
         operation = prepare.operation
+        self.applied_checksum = prepare.checksum
         self.host.partition_changed(self, operation)
         origin = effect.origin
         if origin is not None:
@@ -83,20 +138,19 @@ class PartitionGroup(Group):
         around damage.
         """
         plane = self.plane
-        current = plane.committed_offset
-        plan = poll.plan(strategy, value, count, committed=current, stored=stored, first=plane.first_offset)
-        partition = self.identity.partition
+        partition, current = self.identity.partition, plane.committed_offset
+        plan = plan_poll(strategy, value, count, plane.first_offset, plane.next_offset, stored)
         if plan is None:
-            return [POLL_HEAD.pack(partition, current or 0, 0)], POLL_HEAD.size, 0, 0
+            return [POLL_HEAD.pack(partition, current, 0)], POLL_HEAD.size, 0, 0
         parts, messages, length, last = self._read(plan)
-        parts.insert(0, POLL_HEAD.pack(partition, current or 0, messages))
+        parts.insert(0, POLL_HEAD.pack(partition, current, messages))
         return parts, POLL_HEAD.size + length, messages, last
 
-    def _read(self, plan: poll.PollPlan) -> tuple[list[Any], int, int, int]:
+    def _read(self, plan: PollPlan) -> tuple[list[Any], int, int, int]:
         log = self.log
-        commit = self.replica.commit
-        start = plan.value
-        position = self.resume_points.get(start) if not plan.by_time else None
+        commit = self.replica.commit_min
+        start = plan.start
+        position: Position | None = None if plan.by_time else self.resume_points.get(start)
         if position is None:
             position = log.locate_time(start) if plan.by_time else log.locate_offset(start)
         parts: list[Any] = []
@@ -105,30 +159,26 @@ class PartitionGroup(Group):
         while position is not None and messages < plan.count and length < self.host.poll_bytes_max:
             buffer = self.host.arena.allocate(wanted)
             if buffer is None:
-                break
+                raise NotAccepted("no room for a poll in the arena")
             read = log.read_into(position, memoryview(buffer)[:wanted])
-            if read == 0:
-                position = log.next_segment(position)
-                continue
-            found = slice_prepares(
-                buffer, 0, read, start, plan.count - messages, commit, plan.by_time, self.host.validate_checksum
-            )
+            found = slice_prepares(buffer, 0, read, start, plan.count - messages, commit, plan.by_time, self.host.validate_checksum)
             if found.verdict != VALID:
-                raise Damaged(path=str(log.path_of(position)), offset=position.offset + found.position)
-            parts += found.parts
+                raise Damaged(log.directory, position.byte + found.position, None, VALID, found.verdict)
             if found.count:
+                parts += found.parts
                 messages += found.count
                 length += found.bytes
                 last = found.last_offset
-            if found.position == 0 and found.needed:
-                if read < wanted:
-                    position = log.next_segment(position)
-                    continue
-                wanted = min(max(found.needed, wanted * 2), self.host.poll_bytes_max + READ_MAX)
-                continue
-            position = position.advanced(found.position)
-            if found.done:
+            position = Position(position.segment, position.byte + found.position)
+            if found.needed == 0:
                 break
+            available = log.available(position)
+            if not available:
+                position = log.next_segment(position)
+            elif available < found.needed:
+                raise Damaged(log.directory, position.byte, None, found.needed, available)
+            else:
+                wanted = max(wanted, found.needed)
         if messages and not plan.by_time and position is not None:
             self._remember(last + 1, position)
         return parts, messages, length, last

@@ -21,7 +21,8 @@ PASSWORD_LENGTH = range(3, 101)
 class Passwords:
     """Hashes and verifies with the parameters of the configuration."""
 
-    def __init__(self, *, memory_kib: int, iterations: int, lanes: int) -> None:
+    def __init__(self, affinity: frozenset[int], *, memory_kib: int, iterations: int, lanes: int) -> None:
+        self._affinity = affinity
         self._hasher = PasswordHasher(time_cost=iterations, memory_cost=memory_kib, parallelism=lanes)
         self._dummy: str | None = None
         self._limiter: trio.CapacityLimiter | None = None
@@ -37,7 +38,7 @@ class Passwords:
         return await trio.to_thread.run_sync(self._verify, stored, password, limiter=self._limiter)
 
     def _verify(self, stored: str | None, password: str) -> bool:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        os.sched_setaffinity(0, self._affinity)
         if self._dummy is None:
             self._dummy = self._hasher.hash("no user has this password")
         try:

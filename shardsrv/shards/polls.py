@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shardsrv._core import xxh3
-from shardsrv.bus._net import Frame
-from shardsrv.errors import DecodeError, DiskFault, RequestRefused
+from shardsrv.bus._frame import Frame
+from shardsrv.errors import DecodeError, DiskFault, NotAccepted, RequestRefused
 from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.partition import offsets
 from shardsrv.shards import records
@@ -129,14 +129,17 @@ class Polls:
             self._broken(group, error)
             refuse(error.code)
             return
+        except NotAccepted as error:
+            refuse(error.code)
+            return
         if not auto_commit or not messages:
             answer(parts, length)
             return
-        body = offsets.encode_store([offsets.StoredOffset(kind, key, last, True)])
+        body = offsets.encode_stores([(kind, offsets.KEEP_HIGHEST, key, last)])
         origin = PollOrigin(lambda: answer(parts, length), refuse)
         group.submit(
             Request(
-                AUTO_COMMIT_CLIENT, 0, 0, Operation.STORE_CONSUMER_OFFSET, user_id, xxh3(body), group.offset_durability, body, origin,
+                AUTO_COMMIT_CLIENT, 0, 0, Operation.STORE_CONSUMER_OFFSET, user_id, xxh3(body), self._targets.offset_durability(group.settings), body, origin,
                 time.time_ns() // 1000,
             )
         )
@@ -206,12 +209,12 @@ class Polls:
         if stored is None:
             self._answers.read(frame, b"")
         else:
-            self._answers.read(frame, _OFFSET.pack(target.identity.partition, group.plane.committed_offset or 0, stored))
+            self._answers.read(frame, _OFFSET.pack(target.identity.partition, group.plane.committed_offset, stored))
 
     def offset_requested(self, group: PartitionGroup, sender: int, record: records.OffsetRequest) -> None:
         """An offset read of another shard's connection."""
         stored = group.plane.stored_offset(record.consumer_kind, record.key)
-        reply = records.OffsetReply(record.token, 0, int(stored is not None), group.plane.committed_offset or 0, stored or 0)
+        reply = records.OffsetReply(record.token, 0, int(stored is not None), group.plane.committed_offset, stored or 0)
         self._links.send(sender, records.OFFSET_REPLY, reply.pack(), struct.pack("<I", record.partition))
 
     def offset_replied(self, head: memoryview, body: memoryview) -> None:

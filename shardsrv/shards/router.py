@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from shardsrv._core import BatchRefused, parse_send, xxh3
-from shardsrv.bus._net import Frame
+from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError, RequestRefused
 from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.partition import offsets
@@ -228,7 +228,7 @@ class Router:
         if found is None:
             return
         target, key = found
-        body = offsets.encode_store([offsets.StoredOffset(request.consumer.kind, key, request.offset, False)])
+        body = offsets.encode_stores([(request.consumer.kind, 0, key, request.offset)])
         self._write(frame, session, target, Operation.STORE_CONSUMER_OFFSET, target.offset_durability, xxh3(body), body, None)
 
     def _delete_offset(self, frame: Frame, session: Session) -> None:
@@ -241,7 +241,7 @@ class Router:
         if found is None:
             return
         target, key = found
-        body = offsets.encode_delete([(request.consumer.kind, key)])
+        body = offsets.encode_keys([(request.consumer.kind, key)])
         self._write(frame, session, target, Operation.DELETE_CONSUMER_OFFSET, target.offset_durability, xxh3(body), body, None)
 
     # ------------------------------------------------------------------------------------------------ metadata

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from shardsrv import __version__
-from shardsrv.bus._net import Frame
+from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError
 from shardsrv.shards.answers import Answers
 from shardsrv.shards.passwords import Passwords, plausible

@@ -4,27 +4,20 @@ Resolution reads this shard's copy of the metadata; results carry the metadata o
 on. Order of checks: what does not resolve is refused before permissions are looked at (wire-messages.md 1.8).
 """
 
-import struct
-
 import attrs
 
-from shardsrv._core import xxh3, xxh32
+from shardsrv._core import xxh32
 from shardsrv.errors import RequestRefused
+from shardsrv.plane.metadata import queries
 from shardsrv.plane.metadata.plane import MetadataPlane
+from shardsrv.plane.metadata.options_catalog import TopicSettings
 from shardsrv.plane.metadata.permissions import Right, require
 from shardsrv.plane.metadata.state import PartitionIdentity, identity_of
 from shardsrv.shards.sessions import Session
+from shardsrv.store.group_key import owner_shard
 from shardsrv.wire.constants import ConsumerKind, PartitioningKind
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.primitives import Consumer, Identifier, Partitioning
-
-_GROUP = struct.Struct("<Q")
-
-
-def owner_of(group: int, shard_count: int) -> int:
-    """The shard that owns a partition group (docs/architecture.md 3.6)."""
-    return 1 + xxh3(_GROUP.pack(group)) % (shard_count - 1)
-
 
 @attrs.frozen(slots=True, eq=False)
 class Target:
@@ -49,22 +42,19 @@ class Targets:
     def partition(self, session: Session, stream: Identifier, topic: Identifier, partition: int, right: Right) -> Target:
         """The named partition. Raises `RequestRefused` with 1009, 2010, 3007 (not found) or 41 (not allowed)."""
         state = self._plane.state
-        stream_record = state.find_stream(stream)
-        if stream_record is None:
-            raise RequestRefused(ErrorCode.STREAM_ID_NOT_FOUND, stream=stream)
-        topic_record = stream_record.find_topic(topic)
-        if topic_record is None:
-            raise RequestRefused(ErrorCode.TOPIC_ID_NOT_FOUND, stream=stream, topic=topic)
-        if partition >= len(topic_record.partitions):
-            raise RequestRefused(ErrorCode.PARTITION_NOT_FOUND, stream=stream, topic=topic, partition=partition)
+        stream_record, topic_record, partition_record = queries.locate(state, stream, topic, partition)
         require(state, session.user_id, right, stream_record.id, topic_record.id)
-        identity = identity_of(stream_record, topic_record, topic_record.partitions[partition])
+        identity = identity_of(stream_record, topic_record, partition_record)
         settings = topic_record.settings
         group = identity.group
         return Target(
-            identity, group, owner_of(group, self._shard_count), self._plane.op, max(self._floor, settings.durability),
-            max(self._floor, settings.consumer_offset_durability),
+            identity, group, owner_shard(group, self._shard_count), self._plane.op, max(self._floor, settings.durability),
+            self.offset_durability(settings),
         )
+
+    def offset_durability(self, settings: TopicSettings) -> int:
+        """The durability of offset writes in a topic, with the floor of the configuration."""
+        return max(self._floor, settings.consumer_offset_durability)
 
     def send(self, session: Session, stream: Identifier, topic: Identifier, partitioning: Partitioning) -> tuple[Target, bool]:
         """The partition of a send, and whether the same bytes always mean it. Everything that does not resolve is 20 (wire-protocol.md 11.2)."""

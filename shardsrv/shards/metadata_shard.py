@@ -1,0 +1,148 @@
+"""Shard 0: the metadata group, its checkpoints, and the door for new connections.
+
+Recovery: superblock, snapshot, log, in that order, each verified before it is believed (`store.recovery`). The recovered state is handed to the other shards
+through a memfd; from then on they follow the stream of committed entries.
+"""
+
+import os
+import socket
+import time
+from typing import Any
+
+import trio
+
+from shardsrv.bus import handover
+from shardsrv.bus._frame import Frame
+from shardsrv.bus.acceptor import Acceptor
+from shardsrv.errors import DiskFault, OurFault
+from shardsrv.shards import records
+from shardsrv.shards.checkpointer import MetadataCheckpointer
+from shardsrv.shards.group import Group
+from shardsrv.shards.handed_state import send_state
+from shardsrv.shards.metadata_group import MetadataGroup, MetadataOrigin
+from shardsrv.shards.metadata_recovery import recover_metadata
+from shardsrv.shards.shard import Shard
+from shardsrv.shards.spawn import ShardContext
+from shardsrv.store.boot import BootRecord
+from shardsrv.store.group_key import METADATA
+from shardsrv.store.superblock import Superblock
+from shardsrv.vsr.effects import PersistState
+from shardsrv.vsr.events import PersistFailed
+from shardsrv.vsr.replica import NORMAL
+
+
+class MetadataShard(Shard):
+    """See the module."""
+
+    def __init__(self, context: ShardContext) -> None:
+        super().__init__(context)
+        self.group: MetadataGroup
+        self.checkpointer: MetadataCheckpointer
+        self._boot: BootRecord
+        self._superblock: Superblock
+        self._accepted = 0
+
+    async def recover(self) -> dict[str, Any]:
+        """See `Shard.recover`."""
+        recovered = await recover_metadata(self)
+        self._boot, self._superblock = recovered.boot, recovered.superblock
+        self.group = MetadataGroup(self, recovered.replica, recovered.plane, recovered.log)
+        checkpoint = self.config.metadata.checkpoint
+        self.checkpointer = MetadataCheckpointer(self, recovered.checkpoint_op, log_bytes=checkpoint.bytes, interval=checkpoint.interval)
+        self.pump.step(self.group.carry_out, recovered.effects)
+        while self.group.replica.status != NORMAL:
+            await self.checkpointer.recorded()
+        payload = self.checkpointer.encode()
+        for peer in self.links.peers:
+            await send_state(self.context.shared.handover(peer)[0], payload)
+        state = recovered.plane.state
+        return {"op": self.group.replica.commit_min, "replayed": recovered.recovery.replayed, "streams": len(state.streams)}
+
+    async def serve(self) -> None:
+        """Accept connections until the shard drains."""
+        self.start(self.checkpointer.run)
+        for listener in self.context.listeners.values():
+            self.start(self._accept, listener)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Hand each new socket to the next partition shard in turn."""
+        acceptor = Acceptor()
+        peers = self.links.peers
+        while not self.draining:
+            await trio.lowlevel.wait_readable(listener)
+            for fd, address in acceptor.accept_all(listener):
+                link = self.context.shared.handover(peers[self._accepted % len(peers)])[0]
+                self._accepted += 1
+                try:
+                    while not handover.send_descriptors(link, address.encode(), (fd,)):
+                        await trio.lowlevel.wait_writable(link)
+                finally:
+                    os.close(fd)
+
+    def in_flight(self) -> int:
+        """See `Shard.in_flight`."""
+        return self.group.replica.in_flight
+
+    async def close(self, clean: bool) -> bool:
+        """See `Shard.close`."""
+        await self.syncer.round()
+        if self.group.fault is not None:
+            return False
+        await trio.to_thread.run_sync(self._boot.mark_clean)
+        return True
+
+    # ------------------------------------------------------------------------------------------------ records
+
+    def on_record(self, sender: int, kind: int, head: memoryview, body: memoryview) -> None:
+        """See `Shard.on_record`."""
+        if kind == records.METADATA_REQUEST:
+            self._request(sender, records.unpack(records.MetadataRequest, head), bytes(body))
+        elif kind == records.APPLIED:
+            self.group.applied(sender, records.TOKEN.unpack(head)[0])
+        else:
+            raise OurFault(f"record {kind} of shard {sender} to shard 0")
+
+    def _request(self, sender: int, record: records.MetadataRequest, body: bytes) -> None:
+        origin = MetadataOrigin(self.links, sender, record.token, record.operation, bool(record.answered))
+        self.group.request(record, body, origin, time.time_ns() // 1000)
+
+    def on_frame(self, frame: Frame) -> None:
+        """See `Shard.on_frame`."""
+        raise OurFault("shard 0 owns no client connection")
+
+    def on_close(self, connection: int, reason: int) -> None:
+        """See `Shard.on_close`."""
+        raise OurFault("shard 0 owns no client connection")
+
+    # ------------------------------------------------------------------------------------------------ host
+
+    def metadata_changed(self) -> None:
+        """See `MetadataHost`."""
+        self.checkpointer.changed()
+
+    def persist_state(self, group: Group, effect: PersistState) -> None:
+        """See `group.Host`."""
+        self.start(self._persist_state, group, effect)
+
+    async def _persist_state(self, group: Group, effect: PersistState) -> None:
+        try:
+            await trio.to_thread.run_sync(self._superblock.write, effect.state.encode())
+        except DiskFault as error:
+            self.log.error("superblock write failed", error=str(error))
+            self.pump.step(group.carry_out, group.replica.step(PersistFailed(effect.token, str(error))))
+        else:
+            self.pump.step(group.state_persisted, effect.token, effect.state)
+            self.checkpointer.state_recorded(effect.state)
+
+    def frontier_moved(self, group: Group, checksum: int) -> None:
+        """See `group.Host`."""
+        try:
+            self._boot.update(METADATA, group.log.synced_op, checksum, group.log.head_op)
+        except DiskFault as error:
+            # An older entry only makes the next start look at more of the log.
+            self.log.warning("boot record not updated", error=str(error))
+
+    def fenced(self, group: Group, error: Exception) -> None:
+        """See `group.Host`: without its metadata log the node cannot go on."""
+        self._boot.fence(METADATA)
+        raise error

@@ -1,0 +1,320 @@
+"""The partitions of a shard on disk: opening, making, checkpoints, deletion, and the records that say what can be trusted.
+
+Invariants:
+
+* a partition's superblock record is durable before it serves, and one write of the group table is out at a time; all that wait share it;
+* a checkpoint describes only what is synced: it is encoded, then written after a sync that covers it;
+* a partition in doubt (unreadable or missing record, lost directory, damaged log) is left as it lies and not served; the others are;
+* the files of a deleted partition go before its record does, so that a crash in between leaves a record that leads to them.
+"""
+
+import os
+import secrets
+import shutil
+from typing import Any, Protocol
+
+import attrs
+import structlog
+import trio
+
+from shardsrv.bus._memory import Counters
+from shardsrv.config import Config
+from shardsrv.errors import DecodeError, DiskFault, ShardsrvError
+from shardsrv.plane.metadata.plane import OwnedPartition
+from shardsrv.plane.metadata.state import PartitionIdentity
+from shardsrv.plane.partition.plane import PartitionPlane
+from shardsrv.shards.partition_group import PartitionGroup
+from shardsrv.shards.pump import Pump
+from shardsrv.shards.spawn import ShardContext
+from shardsrv.shards.syncer import Syncer
+from shardsrv.store.boot import BootEntry, BootRecord
+from shardsrv.store.checkpoint import Checkpoint
+from shardsrv.store.descriptors import DescriptorPool
+from shardsrv.store.disk import Disk
+from shardsrv.store.faults import PartitionLost, SuperblockUndecodable, SuperblockUnreadable
+from shardsrv.store.group_key import GroupKey, owner_shard
+from shardsrv.store.groups import GroupRecord, GroupTable
+from shardsrv.store.index import IndexCache
+from shardsrv.store.layout import DataDirectory
+from shardsrv.store.log import PrepareLog
+from shardsrv.store.log_opening import LogFacts
+from shardsrv.store.log_walk import ResumePoint
+from shardsrv.store.record import Empty, Present, Unreadable
+from shardsrv.store.segment import GroupIdentity as LogIdentity
+from shardsrv.vsr.effects import PersistState
+from shardsrv.vsr.events import PersistFailed
+from shardsrv.vsr.policy import partition_policy
+from shardsrv.vsr.replica import GroupIdentity, Replica
+from shardsrv.vsr.state import VsrState
+
+
+class StorageHost(Protocol):
+    """What storage needs of its shard."""
+
+    context: ShardContext
+    config: Config
+    cluster: bytes
+    shard: int
+    disk: Disk
+    directory: DataDirectory
+    pump: Pump
+    syncer: Syncer
+    counters: Counters
+    groups: dict[int, PartitionGroup]
+    log: structlog.stdlib.BoundLogger
+
+    def start(self, task: Any, *arguments: Any) -> None:
+        """Run a task beside the pump."""
+
+
+@attrs.define(slots=True, eq=False)
+class Opened:
+    """A partition that was opened, and the effects with which its replica starts."""
+
+    group: PartitionGroup
+    effects: list[Any]
+
+
+def key_of(identity: PartitionIdentity) -> GroupKey:
+    """The name of a partition in tables and boot records."""
+    return GroupKey(identity.stream, identity.topic, identity.partition, identity.created_revision)
+
+
+class PartitionStorage:
+    """See the module."""
+
+    def __init__(self, host: StorageHost) -> None:
+        self._host = host
+        self._pool = DescriptorPool(host.disk)
+        self._indexes = IndexCache()
+        self._table: GroupTable
+        self._boot: BootRecord
+        self._states: dict[PartitionGroup, PersistState] = {}
+        self._freed: list[GroupKey] = []
+        self._table_work = trio.Event()
+        self._table_idle = trio.Event()
+        self._checkpointing: set[PartitionGroup] = set()
+        self.doubtful: dict[PartitionIdentity, ShardsrvError] = {}
+        """Partitions that are not served, and why."""
+
+    # ------------------------------------------------------------------------------------------------ opening
+
+    async def recover(self, owned: list[OwnedPartition]) -> list[Opened]:
+        """Open every partition of this shard; runs before the pump."""
+        host = self._host
+        host.disk.mkdir(host.directory.partitions)
+        self._table = GroupTable.open(host.disk, host.directory.group_table(host.shard))
+        opened = await trio.to_thread.run_sync(self._open_all, owned)
+        entries = [
+            BootEntry(key_of(item.group.identity), item.group.log.synced_op, item.group.log.head_checksum, item.group.log.head_op)
+            for item in opened
+        ]
+        self._boot = BootRecord.create(
+            host.disk, host.directory.boot_record(host.shard), host.context.boot.kernel_boot_id, host.context.prepared.generation, entries
+        )
+        return opened
+
+    def _open_all(self, owned: list[OwnedPartition]) -> list[Opened]:
+        opened = []
+        for partition in owned:
+            try:
+                opened.append(self._open(partition))
+            except ShardsrvError as error:
+                self._doubt(partition.identity, error)
+        return opened
+
+    def open_new(self, owned: list[OwnedPartition]) -> list[Opened]:
+        """Make partitions that metadata has just created. Runs in a thread."""
+        return self._open_all(owned)
+
+    def _doubt(self, identity: PartitionIdentity, error: ShardsrvError) -> None:
+        self.doubtful[identity] = error
+        self._host.log.error("partition is not served", partition=str(identity), error=str(error))
+
+    def _open(self, owned: OwnedPartition) -> Opened:
+        """Open or make one partition. Raises the doubt that keeps it from being served."""
+        host, identity = self._host, owned.identity
+        key = key_of(identity)
+        path = host.directory.partition(*key)
+        record = self._table.records().get(key)
+        state = self._state_of(record, path)
+        if state is not None and not host.disk.exists(path):
+            raise PartitionLost(path, identity.created_revision, 0)
+        config = host.config.partition
+        plane = PartitionPlane(
+            identity.stream, identity.topic, identity.partition, dedup_size=config.deduplication_window_ops,
+            consumer_offsets_max=config.consumer_offsets_max,
+        )
+        saved = Checkpoint(host.disk, path).read()
+        op = checksum = timestamp = 0
+        if isinstance(saved, Unreadable):
+            raise SuperblockUnreadable(path, saved.reason, None, saved.version)
+        if isinstance(saved, Present):
+            op, checksum, timestamp = plane.restore(saved.payload)
+        replica = Replica.recover(
+            GroupIdentity(host.cluster, key.group, identity.created_revision, host.context.node), partition_policy(config.prepare_queue_depth),
+            plane, state, op=op, checksum=checksum, timestamp=timestamp,
+        )
+        boot = host.context.prepared.boot.get(key)
+        facts = boot.log_facts(host.context.boot.kernel_boot_id, 1) if boot is not None else LogFacts()
+        log, recovery = PrepareLog.open(
+            host.disk, path, LogIdentity(host.cluster, key.group, identity.created_revision), segment_size=owned.settings.segment_size,
+            resume=ResumePoint(op, checksum, plane.next_offset) if op else None, facts=facts, on_prepare=replica.replay,
+            preallocate=owned.settings.preallocate_segments, validate=host.config.system.partition.validate_checksum, pool=self._pool,
+            indexes=self._indexes,
+        )
+        if state is None and log.head_op:
+            raise SuperblockUnreadable(self._table.path, f"the log of {identity} has entries and no record", None, None)
+        if recovery.cut_op is not None:
+            host.log.warning(
+                "log cut", partition=str(identity), op=recovery.cut_op, bytes=recovery.cut_bytes, why=recovery.row, detail=recovery.detail
+            )
+        if log.dirty:
+            plan = log.sync_plan()
+            plan.run()
+            log.mark_synced(plan)
+        group = PartitionGroup(
+            host, identity, replica, plane, log, counter_slot=owned.slot, settings=owned.settings, checkpoint=Checkpoint(host.disk, path),
+        )
+        return Opened(group, replica.start(secrets.randbits(128)))
+
+    def _state_of(self, record: GroupRecord | None, path: str) -> VsrState | None:
+        """The state of a record; None when there is none. Raises for a record that cannot be trusted."""
+        if record is None or isinstance(record.outcome, Empty):
+            if self._host.context.prepared.nameless and self._host.disk.exists(path):
+                raise SuperblockUnreadable(path, "a record of the group table cannot be read and may be this partition's", None, None)
+            return None
+        if isinstance(record.outcome, Unreadable):
+            raise SuperblockUnreadable(path, record.outcome.reason, None, record.outcome.version)
+        try:
+            return VsrState.decode(record.state)
+        except DecodeError as error:
+            raise SuperblockUndecodable(path, error.what, error.expected, error.found) from error
+
+    # ------------------------------------------------------------------------------------------------ the group table
+
+    def persist_state(self, group: PartitionGroup, effect: PersistState) -> None:
+        """Queue a record; all that is queued goes with one write."""
+        self._states[group] = effect
+        self._table_work.set()
+
+    async def write_table(self) -> None:
+        """The task: one write of the group table after another."""
+        while True:
+            await self._table_work.wait()
+            self._table_work = trio.Event()
+            states, self._states = self._states, {}
+            freed, self._freed = self._freed, []
+            changes: dict[GroupKey, bytes | None] = {key_of(group.identity): effect.state.encode() for group, effect in states.items()}
+            changes.update(dict.fromkeys(freed))
+            try:
+                staged = self._table.stage(changes)
+                try:
+                    await trio.to_thread.run_sync(staged.run)
+                finally:
+                    self._table.confirm(staged)
+            except DiskFault as error:
+                self._host.log.error("group table write failed", error=str(error))
+                for group, effect in states.items():
+                    self._host.pump.step(group.carry_out, group.replica.step(PersistFailed(effect.token, str(error))))
+            else:
+                for group, effect in states.items():
+                    self._host.pump.step(group.state_persisted, effect.token, effect.state)
+            self._table_idle.set()
+            self._table_idle = trio.Event()
+
+    async def settled(self) -> None:
+        """Wait for the write of the group table that is next to end."""
+        await self._table_idle.wait()
+
+    # ------------------------------------------------------------------------------------------------ boot record
+
+    def synced(self, group: PartitionGroup, checksum: int) -> None:
+        """A sync of the group's log succeeded: move its frontier in the boot record."""
+        if group.closed:
+            return
+        try:
+            self._boot.update(key_of(group.identity), group.log.synced_op, checksum, group.log.head_op)
+        except DiskFault as error:
+            # An older entry only makes the next start look at more of the log.
+            self._host.log.warning("boot record not updated", partition=str(group.identity), error=str(error))
+
+    def mark_fenced(self, group: PartitionGroup) -> None:
+        """A sync or write of the group failed: the next start must not trust the page cache."""
+        self._boot.fence(key_of(group.identity))
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def checkpoint_soon(self, group: PartitionGroup) -> None:
+        """Make a checkpoint of the group beside the pump, unless one is on its way."""
+        if group not in self._checkpointing and not group.closed and group.fault is None:
+            self._checkpointing.add(group)
+            group.checkpointed_at = group.appended_bytes
+            self._host.start(self._checkpoint_task, group)
+
+    async def _checkpoint_task(self, group: PartitionGroup) -> None:
+        try:
+            await self.checkpoint(group)
+        except DiskFault as error:
+            self._host.log.error("partition checkpoint failed", partition=str(group.identity), error=str(error))
+        finally:
+            self._checkpointing.discard(group)
+
+    async def checkpoint(self, group: PartitionGroup) -> None:
+        """Encode, wait until what was encoded is synced, write, then let go of segments that a purge emptied. Raises `DiskFault`."""
+        op, payload = group.plane.applied_op, group.plane.checkpoint(group.applied_checksum)
+        purge_op = group.plane.purge_op
+        while group.log.synced_op < op and group.fault is None:
+            self._host.syncer.urgent(group)
+            await self._host.syncer.round_done()
+        if group.fault is not None or group.closed:
+            return
+        await trio.to_thread.run_sync(group.checkpoint.write, payload)
+        if purge_op and group.log.first_op <= purge_op and not group.closed:
+            plan = group.log.drop_plan(purge_op + 1)
+            await trio.to_thread.run_sync(plan.run)
+
+    # ------------------------------------------------------------------------------------------------ deletion and end
+
+    async def delete(self, keys: list[GroupKey]) -> None:
+        """Remove the files of partitions, then free their records."""
+        for key in keys:
+            await trio.to_thread.run_sync(_remove_tree, self._host.directory.partition(*key))
+            self._boot.remove(key)
+        self._freed.extend(keys)
+        self._table_work.set()
+
+    def strays(self, owned: set[GroupKey]) -> list[GroupKey]:
+        """Records of this shard that metadata does not know: partitions deleted before a crash."""
+        return [key for key in self._table.records() if key not in owned]
+
+    async def close(self) -> bool:
+        """After the last sync: checkpoints of all that changed, then the clean mark. False when something is not clean."""
+        clean = True
+        for group in self._host.groups.values():
+            if group.fault is not None:
+                clean = False
+            elif group.appended_bytes > group.checkpointed_at or group.replayed:
+                try:
+                    await self.checkpoint(group)
+                except DiskFault as error:
+                    self._host.log.error("last checkpoint failed", partition=str(group.identity), error=str(error))
+                    clean = False
+        if clean:
+            await trio.to_thread.run_sync(self._boot.mark_clean)
+        return clean
+
+    def owner(self, identity: PartitionIdentity) -> int:
+        """The shard that owns a partition."""
+        return owner_shard(identity.group, self._host.context.shard_count)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a partition's directory and make its absence durable."""
+    if os.path.lexists(path):
+        shutil.rmtree(path)
+        handle = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
