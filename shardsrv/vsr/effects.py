@@ -1,100 +1,122 @@
 """What a replica asks its driver to do, in order.
 
-The driver carries effects out in the order in which they were emitted; an effect that names a ``token`` is answered by an event
-with that token. A reply leaves only after the events it waits for: the replica does not emit it earlier.
+The driver carries effects out in the order in which they were emitted; an effect that names a ``token`` is answered by
+an event with that token. A reply leaves only after the events it waits for: the replica does not emit it earlier.
 """
 
 from typing import Any
 
-import attrs
+from shardsrv.vsr.record import Record
 
 
-@attrs.define(slots=True, eq=False)
-class Append:
-    """Write ``prepare`` at the end of the log. Answered by `Persisted(token, APPENDED)`, later `Persisted(token, SYNCED)`.
+class Append(Record):
+    """Write ``prepare`` at the end of the log. Answered by `Persisted(token, APPENDED)`, later `Persisted(token,
+    SYNCED)`.
 
     ``sync`` asks that the sync be started now (someone waits for it); otherwise the background sync may take its time.
     """
 
-    token: int
-    prepare: Any
-    sync: bool
+    __slots__ = ("prepare", "sync", "token")
+
+    def __init__(self, token: int, prepare: Any, sync: bool) -> None:
+        self.token = token
+        self.prepare = prepare
+        self.sync = sync
 
 
-@attrs.define(slots=True, eq=False)
-class PersistState:
+class PersistState(Record):
     """Write ``state`` (`VsrState`) to the superblock. At most one is outstanding per group (S0-15, S0-22)."""
 
-    token: int
-    state: Any
+    __slots__ = ("state", "token")
+
+    def __init__(self, token: int, state: Any) -> None:
+        self.token = token
+        self.state = state
 
 
-@attrs.define(slots=True, eq=False)
-class Committed:
+class Committed(Record):
     """``prepare`` is committed and applied to the plane; ``reply`` is its reply body (bytes).
 
-    ``origin`` is that of the request, or None (replay, a request of another member). Emitted in op order, exactly once per op and boot.
+    ``origin`` is that of the request, or None (replay, a request of another member). Emitted in op order, exactly once
+    per op and boot.
     """
 
-    prepare: Any
-    origin: Any
-    reply: bytes
+    __slots__ = ("origin", "prepare", "reply")
+
+    def __init__(self, prepare: Any, origin: Any, reply: bytes) -> None:
+        self.prepare = prepare
+        self.origin = origin
+        self.reply = reply
 
 
-@attrs.define(slots=True, eq=False)
-class Repeat:
-    """A retry of a request that was already executed: answer ``reply`` again. ``op`` and ``timestamp`` are those of the first execution."""
+class Repeat(Record):
+    """A retry of a request that was already executed: answer ``reply`` again. ``op`` and ``timestamp`` are those of
+    the first execution."""
 
-    origin: Any
-    op: int
-    timestamp: int
-    operation: int
-    reply: bytes
+    __slots__ = ("op", "operation", "origin", "reply", "timestamp")
+
+    def __init__(self, origin: Any, op: int, timestamp: int, operation: int, reply: bytes) -> None:
+        self.origin = origin
+        self.op = op
+        self.timestamp = timestamp
+        self.operation = operation
+        self.reply = reply
 
 
-@attrs.define(slots=True, eq=False)
-class Refused:
+class Refused(Record):
     """The request did not become an entry. ``status`` is the Iggy code; ``transient`` codes are 57 and 58.
 
-    ``eviction`` is an eviction reason instead of a status when not 0; ``silent`` says that nothing may be answered. ``reason`` is for logs
-    and tests, never for the wire.
+    ``eviction`` is an eviction reason instead of a status when not 0; ``silent`` says that nothing may be answered.
+    ``reason`` is for logs and tests, never for the wire.
     """
 
-    origin: Any
-    status: int
-    eviction: int = 0
-    silent: bool = False
-    reason: str = ""
+    __slots__ = ("eviction", "origin", "reason", "silent", "status")
+
+    def __init__(self, origin: Any, status: int, eviction: int = 0, silent: bool = False, reason: str = "") -> None:
+        self.origin = origin
+        self.status = status
+        self.eviction = eviction
+        self.silent = silent
+        self.reason = reason
 
 
-@attrs.define(slots=True, eq=False)
-class Send:
+class Send(Record):
     """A frame for peer ``replica``."""
 
-    replica: int
-    header: Any
-    body: Any
+    __slots__ = ("body", "header", "replica")
+
+    def __init__(self, replica: int, header: Any, body: Any) -> None:
+        self.replica = replica
+        self.header = header
+        self.body = body
 
 
-@attrs.define(slots=True, eq=False)
-class TruncateFrom:
-    """Remove entries from ``op`` on. A barrier: answered by `Persisted(token, SYNCED)` before any later append or superblock write."""
+class TruncateFrom(Record):
+    """Remove entries from ``op`` on. A barrier: answered by `Persisted(token, SYNCED)` before any later append or
+    superblock write."""
 
-    token: int
-    op: int
+    __slots__ = ("op", "token")
+
+    def __init__(self, token: int, op: int) -> None:
+        self.token = token
+        self.op = op
 
 
-@attrs.define(slots=True, eq=False)
-class ReadPrepare:
+class ReadPrepare(Record):
     """Read the entry of ``op`` with identity ``checksum`` from the log. Answered by `PrepareRead`."""
 
-    token: int
-    op: int
-    checksum: int
+    __slots__ = ("checksum", "op", "token")
+
+    def __init__(self, token: int, op: int, checksum: int) -> None:
+        self.token = token
+        self.op = op
+        self.checksum = checksum
 
 
-@attrs.define(slots=True, eq=False)
-class Fatal:
+class Fatal(Record):
     """The group cannot go on: ``error`` is one of `shardsrv.errors`."""
 
-    error: Exception
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error

@@ -5,7 +5,7 @@ Time comes in as ``now`` (microseconds since the epoch, wall clock of the shell)
 
 from typing import Any
 
-import attrs
+from shardsrv.vsr.record import Record
 
 APPENDED = 1
 """`Persisted.level`: written to the log file (page cache): survives the end of the process."""
@@ -13,70 +13,110 @@ SYNCED = 2
 """`Persisted.level`: on stable storage: survives power loss."""
 
 
-@attrs.define(slots=True, eq=False)
-class Request:
+class Request(Record):
     """A client's (or the node's own) write that wants to become the next entry.
 
-    ``client`` 16 bytes; ``session`` the client's epoch; ``request`` its number; ``digest`` u64: what makes a retry the same request (partitions: the batch
-    checksum as sent, or the hash of the offset body; metadata: request_checksum, 0 = not stamped). ``body`` is what the plane prepares from; ``durability`` 0 or 1
-    as the topic wants it. ``origin`` is opaque: it comes back in the `Reply` or `Refused` effect of this request.
+    ``client`` 16 bytes; ``session`` the client's epoch; ``request`` its number; ``digest`` u64: what makes a retry the
+    same request (partitions: the batch checksum as sent, or the hash of the offset body; metadata: request_checksum, 0
+    = not stamped). ``body`` is what the plane prepares from; ``durability`` 0 or 1 as the topic wants it. ``origin``
+    is opaque: it comes back in the `Reply` or `Refused` effect of this request.
     """
 
-    client: bytes
-    session: int
-    request: int
-    operation: int
-    user_id: int
-    digest: int
-    durability: int
-    body: Any
-    origin: Any
-    now: int
+    __slots__ = (
+        "body",
+        "client",
+        "digest",
+        "durability",
+        "now",
+        "operation",
+        "origin",
+        "request",
+        "session",
+        "user_id",
+    )
+
+    def __init__(
+        self,
+        client: bytes,
+        session: int,
+        request: int,
+        operation: int,
+        user_id: int,
+        digest: int,
+        durability: int,
+        body: Any,
+        origin: Any,
+        now: int,
+    ) -> None:
+        self.client = client
+        self.session = session
+        self.request = request
+        self.operation = operation
+        self.user_id = user_id
+        self.digest = digest
+        self.durability = durability
+        self.body = body
+        self.origin = origin
+        self.now = now
 
 
-@attrs.define(slots=True, eq=False)
-class Persisted:
-    """The driver finished a write. ``token`` is that of the effect; for the log it covers every `Append` with a token up to it."""
+class Persisted(Record):
+    """The driver finished a write. ``token`` is that of the effect; for the log it covers every `Append` with a token
+    up to it."""
 
-    token: int
-    level: int
+    __slots__ = ("level", "token")
 
-
-@attrs.define(slots=True, eq=False)
-class PersistFailed:
-    """The write with ``token`` failed and its outcome on disk is not to be trusted. The group is fenced until the driver says otherwise."""
-
-    token: int
-    reason: str
+    def __init__(self, token: int, level: int) -> None:
+        self.token = token
+        self.level = level
 
 
-@attrs.define(slots=True, eq=False)
-class StatePersisted:
+class PersistFailed(Record):
+    """The write with ``token`` failed and its outcome on disk is not to be trusted. The group is fenced until the
+    driver says otherwise."""
+
+    __slots__ = ("reason", "token")
+
+    def __init__(self, token: int, reason: str) -> None:
+        self.token = token
+        self.reason = reason
+
+
+class StatePersisted(Record):
     """The superblock write of `PersistState` with ``token`` is durable with exactly ``state``."""
 
-    token: int
-    state: Any
+    __slots__ = ("state", "token")
+
+    def __init__(self, token: int, state: Any) -> None:
+        self.token = token
+        self.state = state
 
 
-@attrs.define(slots=True, eq=False)
-class Tick:
+class Tick(Record):
     """Time passed."""
 
-    now: int
+    __slots__ = ("now",)
+
+    def __init__(self, now: int) -> None:
+        self.now = now
 
 
-@attrs.define(slots=True, eq=False)
-class Message:
+class Message(Record):
     """A frame of a peer, verified and decoded. ``header`` is a typed header of `wire.headers`, ``body`` its bytes."""
 
-    header: Any
-    body: Any
-    now: int
+    __slots__ = ("body", "header", "now")
+
+    def __init__(self, header: Any, body: Any, now: int) -> None:
+        self.header = header
+        self.body = body
+        self.now = now
 
 
-@attrs.define(slots=True, eq=False)
-class PrepareRead:
+class PrepareRead(Record):
     """Answer to `ReadPrepare`: the entry, or None when the log does not hold it."""
 
-    token: int
-    prepare: Any
+    __slots__ = ("prepare", "token")
+
+    def __init__(self, token: int, prepare: Any) -> None:
+        self.token = token
+        self.prepare = prepare

@@ -163,9 +163,7 @@ class PartitionPlane(Plane):
         if operation == _STORE:
             return self._admit_stores(offsets.decode_stores(request.body))
         if operation == _DELETE:
-            keys = offsets.decode_keys(request.body)
-            missing = any(key not in self._offsets(kind) for kind, key in keys)
-            return ErrorCode.CONSUMER_OFFSET_NOT_FOUND if missing else 0
+            return self._admit_deletes(offsets.decode_keys(request.body))
         if operation == _TRUNCATE:
             if self._head_generation != self.purge_generation:
                 return ErrorCode.TRANSIENT_NOT_ACCEPTED
@@ -180,6 +178,12 @@ class PartitionPlane(Plane):
             stored = self._offsets(kind)
             if key not in stored and len(stored) >= self.consumer_offsets_max:
                 return ErrorCode.TOO_MANY_CONSUMER_OFFSETS
+        return 0
+
+    def _admit_deletes(self, keys: list[offsets.Key]) -> int:
+        for kind, key in keys:
+            if key not in self._offsets(kind):
+                return ErrorCode.CONSUMER_OFFSET_NOT_FOUND
         return 0
 
     # --- head state ---------------------------------------------------------------------------------------------------

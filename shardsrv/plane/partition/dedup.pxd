@@ -1,0 +1,9 @@
+cdef class DedupWindow:
+    cdef public long long size
+    cdef dict _known
+    cdef object _order
+    cdef dict _newest
+
+    cpdef find(self, bytes key)
+    cpdef insert(self, bytes key, object op, object base_offset, object timestamp)
+    cpdef commit(self, long long op)

@@ -1,0 +1,55 @@
+from shardsrv.vsr.record cimport Record
+
+
+cdef class Append(Record):
+    cdef public object token
+    cdef public object prepare
+    cdef public object sync
+
+
+cdef class PersistState(Record):
+    cdef public object token
+    cdef public object state
+
+
+cdef class Committed(Record):
+    cdef public object prepare
+    cdef public object origin
+    cdef public object reply
+
+
+cdef class Repeat(Record):
+    cdef public object origin
+    cdef public object op
+    cdef public object timestamp
+    cdef public object operation
+    cdef public object reply
+
+
+cdef class Refused(Record):
+    cdef public object origin
+    cdef public object status
+    cdef public object eviction
+    cdef public object silent
+    cdef public object reason
+
+
+cdef class Send(Record):
+    cdef public object replica
+    cdef public object header
+    cdef public object body
+
+
+cdef class TruncateFrom(Record):
+    cdef public object token
+    cdef public object op
+
+
+cdef class ReadPrepare(Record):
+    cdef public object token
+    cdef public object op
+    cdef public object checksum
+
+
+cdef class Fatal(Record):
+    cdef public object error

@@ -1,0 +1,44 @@
+from shardsrv.vsr.record cimport Record
+
+
+cdef class Request(Record):
+    cdef public object client
+    cdef public object session
+    cdef public object request
+    cdef public object operation
+    cdef public object user_id
+    cdef public object digest
+    cdef public object durability
+    cdef public object body
+    cdef public object origin
+    cdef public object now
+
+
+cdef class Persisted(Record):
+    cdef public object token
+    cdef public object level
+
+
+cdef class PersistFailed(Record):
+    cdef public object token
+    cdef public object reason
+
+
+cdef class StatePersisted(Record):
+    cdef public object token
+    cdef public object state
+
+
+cdef class Tick(Record):
+    cdef public object now
+
+
+cdef class Message(Record):
+    cdef public object header
+    cdef public object body
+    cdef public object now
+
+
+cdef class PrepareRead(Record):
+    cdef public object token
+    cdef public object prepare

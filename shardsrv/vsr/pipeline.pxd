@@ -1,0 +1,20 @@
+cdef class PipelineEntry:
+    cdef public long long token
+    cdef public object prepare
+    cdef public object origin
+    cdef public bint synced
+    cdef public object appended_acks
+    cdef public object synced_acks
+    cdef public list waiters
+
+    cpdef clear(self)
+
+
+cdef class Pipeline:
+    cdef public long long depth
+    cdef public object entries
+    cdef list _spare
+
+    cpdef push(self, long long token, object prepare, object origin, bint synced)
+    cpdef pop(self, PipelineEntry entry)
+    cpdef PipelineEntry at(self, long long op)
