@@ -75,7 +75,7 @@ class PartitionShard(Shard):
             lanes=config.users.argon2_parallelism,
         )
         self.sessions = Sessions(
-            self.answers, self.passwords, find_user=lambda name: self.plane.state.find_user(name), register=self._register, start=self.start,
+            self.answers, self.passwords, trust=self.reactor.set_authenticated, find_user=lambda name: self.plane.state.find_user(name), register=self._register, start=self.start,
             step=self.pump.step,
         )
         floor = 1 if config.partition.durability_floor == "persisted" else 0
@@ -311,7 +311,7 @@ class PartitionShard(Shard):
         plane = group.plane
         self.counters.write(
             group.counter_slot, group.identity.created_revision, plane.messages, plane.bytes, plane.committed_offset, plane.first_offset,
-            group.log.segment_count,
+            max(1, group.log.segment_count),
         )
 
     def read_counters(self, partition: Partition) -> tuple[int, int, int, int]:

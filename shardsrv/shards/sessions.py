@@ -45,17 +45,20 @@ class Sessions:
     """All connections of this shard."""
 
     def __init__(
-        self, answers: Answers, passwords: Passwords, *, find_user: Callable[[str], Any], register: Callable[[Frame, Session, int], None],
+        self, answers: Answers, passwords: Passwords, *, trust: Callable[[int, bool], None], find_user: Callable[[str], Any], register: Callable[[Frame, Session, int], None],
         start: Callable[..., None], step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._passwords = passwords
+        self._trust = trust
         self._find_user = find_user
         self._register = register
         self._start = start
         self._step = step
         self._by_connection: dict[int, Session] = {}
         self._by_client: dict[bytes, Session] = {}
+        self.verifying = 0
+        """Logins whose credentials are being checked."""
 
     def __len__(self) -> int:
         return len(self._by_connection)
@@ -93,6 +96,7 @@ class Sessions:
         session.client, session.number, session.user_id = client, number, user_id
         if session.connection in self._by_connection:
             self._by_client[client] = session
+            self._trust(session.connection, True)
 
     def unbind(self, client: bytes, number: int) -> None:
         """``client`` was registered on another shard as ``number``: an older binding here ends."""
@@ -107,6 +111,8 @@ class Sessions:
             del self._by_client[session.client]
         session.number = 0
         session.targets.clear()
+        if session.connection in self._by_connection:
+            self._trust(session.connection, False)
 
     # ------------------------------------------------------------------------------------------------ login
 
@@ -122,6 +128,7 @@ class Sessions:
         elif attempt.password is None:
             self._token(frame, attempt, EvictionReason.MALFORMED_LOGIN)
         else:
+            self.verifying += 1
             self._start(self._verify, frame, attempt)
 
     def _token(self, frame: Frame, attempt: LoginAttempt, otherwise: EvictionReason) -> None:
@@ -137,6 +144,7 @@ class Sessions:
         self._step(self._verified, frame, attempt, accepted)
 
     def _verified(self, frame: Frame, attempt: LoginAttempt, accepted: bool) -> None:
+        self.verifying -= 1
         session = self._by_connection.get(frame.connection)
         assert attempt.password is not None
         user = self._find_user(attempt.password.username)
