@@ -26,7 +26,8 @@ STRANGER = 7
 """A user id that does not exist: it may do nothing."""
 
 names = st.sampled_from(["a", "b", "c", "ä"])
-identifiers = st.one_of(names, st.integers(0, 3))
+streams = st.sampled_from(["a", "a", 0, 0, "b", 1, 2])
+topics = st.sampled_from(["a", "b", 0, 1, 2, "ä"])
 counts = st.integers(0, 3)
 expiry = st.sampled_from(
     [
@@ -41,18 +42,19 @@ EXPIRIES = {b"2h": 7_200_000_000, (5).to_bytes(8, "little"): 5}
 
 commands = st.one_of(
     st.tuples(st.just(Operation.CREATE_STREAM), st.builds(CreateStream, names)),
-    st.tuples(st.just(Operation.UPDATE_STREAM), st.builds(UpdateStream, identifiers, names)),
-    st.tuples(st.just(Operation.DELETE_STREAM), st.builds(DeleteStream, identifiers)),
-    st.tuples(st.just(Operation.PURGE_STREAM), st.builds(PurgeStream, identifiers)),
-    st.tuples(st.just(Operation.CREATE_TOPIC), st.builds(CreateTopic, identifiers, counts, names, expiry)),
-    st.tuples(st.just(Operation.CREATE_TOPIC), st.builds(CreateTopic, identifiers, counts, names)),
-    st.tuples(st.just(Operation.UPDATE_TOPIC), st.builds(UpdateTopic, identifiers, identifiers, names, expiry)),
-    st.tuples(st.just(Operation.DELETE_TOPIC), st.builds(DeleteTopic, identifiers, identifiers)),
-    st.tuples(st.just(Operation.PURGE_TOPIC), st.builds(PurgeTopic, identifiers, identifiers)),
-    st.tuples(st.just(Operation.CREATE_PARTITIONS), st.builds(CreatePartitions, identifiers, identifiers, counts)),
-    st.tuples(st.just(Operation.DELETE_PARTITIONS), st.builds(DeletePartitions, identifiers, identifiers, counts)),
+    st.tuples(st.just(Operation.UPDATE_STREAM), st.builds(UpdateStream, streams, names)),
+    st.tuples(st.just(Operation.DELETE_STREAM), st.builds(DeleteStream, streams)),
+    st.tuples(st.just(Operation.PURGE_STREAM), st.builds(PurgeStream, streams)),
+    st.tuples(st.just(Operation.CREATE_TOPIC), st.builds(CreateTopic, streams, counts, names, expiry)),
+    st.tuples(st.just(Operation.CREATE_TOPIC), st.builds(CreateTopic, streams, counts, names)),
+    st.tuples(st.just(Operation.CREATE_TOPIC), st.builds(CreateTopic, streams, st.just(2), names)),
+    st.tuples(st.just(Operation.UPDATE_TOPIC), st.builds(UpdateTopic, streams, topics, names, expiry)),
+    st.tuples(st.just(Operation.DELETE_TOPIC), st.builds(DeleteTopic, streams, topics)),
+    st.tuples(st.just(Operation.PURGE_TOPIC), st.builds(PurgeTopic, streams, topics)),
+    st.tuples(st.just(Operation.CREATE_PARTITIONS), st.builds(CreatePartitions, streams, topics, counts)),
+    st.tuples(st.just(Operation.DELETE_PARTITIONS), st.builds(DeletePartitions, streams, topics, counts)),
 )
-steps = st.lists(st.tuples(commands, st.sampled_from([0, 0, 0, 0, STRANGER]), st.booleans()), max_size=40)
+steps = st.lists(st.tuples(commands, st.sampled_from([0, 0, 0, 0, STRANGER]), st.booleans()), min_size=10, max_size=40)
 
 
 class Refused(Exception):
@@ -202,7 +204,8 @@ def owned(plane: MetadataPlane) -> dict[Any, tuple[int, int]]:
 def test_plane_and_copies_follow_the_model(run: list[Any]) -> None:
     driver, copy, restored, model = Driver(), new_plane(), new_plane(), Model()
     live: dict[Any, tuple[int, int]] = {}
-    for (operation, request), user, restart in run:
+    first: list[Any] = [((Operation.CREATE_STREAM, CreateStream(name)), 0, False) for name in ("a", "b")]
+    for (operation, request), user, restart in first + run:
         logged = len(driver.log)
         try:
             model.run(request, user)

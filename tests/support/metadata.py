@@ -9,7 +9,7 @@ from typing import Any
 
 from shardsrv._core import Prepare, xxh3
 from shardsrv.errors import RequestRefused
-from shardsrv.plane.metadata.admission import PasswordResult, PasswordTask
+from shardsrv.plane.metadata.admission import PasswordResult, PasswordTask, TokenSecret
 from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import ROOT_ID, MetadataState
@@ -32,7 +32,9 @@ def new_plane(defaults: TopicDefaults | None = None) -> MetadataPlane:
     return MetadataPlane(MetadataState.initial("iggy", hashed("iggy")), defaults or TopicDefaults())
 
 
-def entry(op: int, operation: int, body: bytes, user_id: int = ROOT_ID, client: bytes = bytes(16)) -> Prepare:
+def entry(
+    op: int, operation: int, body: bytes, user_id: int = ROOT_ID, client: bytes = bytes(16), session: int = 0
+) -> Prepare:
     """A committed entry of the metadata log."""
     return Prepare.build(
         cluster=bytes(16),
@@ -41,6 +43,7 @@ def entry(op: int, operation: int, body: bytes, user_id: int = ROOT_ID, client: 
         client=client,
         parent=0,
         request_checksum=0,
+        request_checksum_high=session,
         op=op,
         commit=op - 1,
         timestamp=START + op * SECOND,
@@ -70,13 +73,16 @@ class Driver:
         self.plane = plane or new_plane()
         self.log: list[Prepare] = []
 
-    def submit(self, operation: int, body: bytes, user_id: int = ROOT_ID, view: int = 0) -> bytes:
+    def submit(
+        self, operation: int, body: bytes, user_id: int = ROOT_ID, client: bytes = bytes(16), session: int = 0
+    ) -> bytes:
         """The reply body of a client's command; raises RequestRefused with the status."""
         plane = self.plane
-        refusal = plane.refusal(operation, body)
+        refusal = plane.refusal(operation, body, user_id)
         if refusal is not None:
             raise refusal
-        operation, resolved = plane.resolve(operation, body, view, passwords_for(plane.password_task(operation, body)))
+        secrets = passwords_for(plane.password_task(operation, body)) or TokenSecret(f"digest {plane.op}")
+        operation, resolved = plane.resolve(operation, body, 0, secrets, user_id)
         op = plane.op + 1
         request = ReplicaRequest(
             client=bytes(16),
@@ -91,15 +97,22 @@ class Driver:
             now=START,
         )
         stored, checksum_body = plane.prepare(request, op, START)
-        prepare = entry(op, operation, stored, user_id)
+        prepare = entry(op, operation, stored, user_id, client, session)
         assert prepare.checksum_body == checksum_body
         self.log.append(prepare)
         return plane.apply(prepare)
 
-    def run(self, operation: int, request: Request, user_id: int = ROOT_ID) -> tuple[int, bytes]:
+    def run(
+        self,
+        operation: int,
+        request: Request,
+        user_id: int = ROOT_ID,
+        client: bytes = bytes(16),
+        session: int = 0,
+    ) -> tuple[int, bytes]:
         """(code, payload): the status of a refusal before the log, or the result code, or 0 and the payload."""
         try:
-            body = self.submit(operation, request.encode(), user_id)
+            body = self.submit(operation, request.encode(), user_id, client, session)
         except RequestRefused as refusal:
             return refusal.code, b""
         code, payload = split_result(body)

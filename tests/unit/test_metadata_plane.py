@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardsrv.errors import OurFault, RequestRefused
-from shardsrv.plane.metadata import queries
+from shardsrv.plane.metadata import queries, topics
 from shardsrv.plane.metadata.changes import (
     CreatedPartition,
     PartitionsCreated,
@@ -80,7 +80,7 @@ def identity(partition: int, revision: int, topic: int = 0) -> PartitionIdentity
         (Operation.DELETE_PARTITIONS, DeletePartitions("s", "t", 0).encode(), 2015),
         (Operation.CREATE_USER, CreateUser("abc", "abc", 1, None, (Option("k", TypedValue.text("v")),)).encode(), 4041),
         (Operation.UPDATE_USER, UpdateUser("abc", None, None, (Option("k", TypedValue.text("v")),)).encode(), 4041),
-        (Operation.CREATE_PERSONAL_ACCESS_TOKEN, b"", 5),
+        (Operation.CREATE_PERSONAL_ACCESS_TOKEN, b"", 3),
         (Operation.CREATE_TOPIC_WITH_ASSIGNMENTS, b"", 5),
     ],
 )
@@ -212,7 +212,7 @@ def test_an_update_is_checked_against_the_topic_that_it_meets(driver: Driver) ->
     assert int.from_bytes(reply[8:12], "little") == 4042
 
 
-def test_limits_of_ids(driver: Driver) -> None:
+def test_limits_of_ids(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     state = driver.plane.state
     state.stream_numbers = LowestFree(1, [0])
     assert driver.run(Operation.CREATE_STREAM, CreateStream("more"))[0] == 1020
@@ -220,9 +220,9 @@ def test_limits_of_ids(driver: Driver) -> None:
     assert driver.run(Operation.CREATE_TOPIC, CreateTopic("s", 1, "more"))[0] == 2021
     state.user_numbers = LowestFree(1, [0])
     assert driver.run(Operation.CREATE_USER, CreateUser("more", "secret", 1))[0] == 55
-    topic = state.streams[0].topics[0]
-    topic.partitions += [Partition(number, 2, 0, 0, number) for number in range(2, 999_500)]
-    assert driver.run(Operation.CREATE_PARTITIONS, CreatePartitions("s", "t", 501))[0] == 3013
+    monkeypatch.setattr(topics, "MAX_PARTITIONS", 5)
+    assert driver.run(Operation.CREATE_PARTITIONS, CreatePartitions("s", "t", 4))[0] == 3013
+    assert driver.run(Operation.CREATE_PARTITIONS, CreatePartitions("s", "t", 3))[0] == 0
 
 
 def test_lowest_free_numbers() -> None:
@@ -318,7 +318,7 @@ def test_a_change_of_password_holds_only_while_the_old_hash_does() -> None:
     driver.run(Operation.CREATE_USER, CreateUser("alice", "first", 1))
     change = ChangePassword("alice", "first", "second").encode()
     task = driver.plane.password_task(Operation.CHANGE_PASSWORD, change)
-    operation, body = driver.plane.resolve(Operation.CHANGE_PASSWORD, change, passwords=passwords_for(task))
+    operation, body = driver.plane.resolve(Operation.CHANGE_PASSWORD, change, secrets=passwords_for(task))
     assert driver.run(Operation.CHANGE_PASSWORD, ChangePassword("alice", "wrong", "third"), 1)[0] == 42
     assert driver.run(Operation.CHANGE_PASSWORD, ChangePassword("alice", "first", "third"), 1)[0] == 0
     late = driver.plane.apply(entry(driver.plane.op + 1, operation, body, 1))

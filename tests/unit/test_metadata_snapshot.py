@@ -15,7 +15,7 @@ import pytest
 
 from shardsrv.errors import DecodeError, UnsupportedVersion
 from shardsrv.plane.metadata import snapshot
-from shardsrv.plane.metadata.state import ConsumerGroup, Member, MetadataState, Token
+from shardsrv.plane.metadata.state import ConsumerGroup, HandOver, Member, MetadataState, Token
 from shardsrv.wire.constants import Operation
 from shardsrv.wire.options import Option
 from shardsrv.wire.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
@@ -61,10 +61,13 @@ def add_groups_and_tokens(state: MetadataState) -> None:
     for number, name in ((3, "workers"), (1, "readers")):
         topic.groups[number] = ConsumerGroup(number, name, 2, generation=5)
         topic.group_ids[name] = number
-    topic.groups[3].members = {2: Member(2, b"b" * 16, [1, 2], [(2, 0)]), 0: Member(0, b"a" * 16, [0])}
+    handing_over = [HandOver(2, 0, 8)]
+    topic.groups[3].members = {2: Member(2, b"b" * 16, 7, [1, 2], handing_over), 0: Member(0, b"a" * 16, 6, [0])}
+    state.memberships = {b"b" * 16: [(0, 0, 3)], b"a" * 16: [(0, 0, 3)]}
     berta = state.users[2]
     for name in ("night", "build", "ops"):
         berta.tokens[name] = Token(name, f"digest of {name}", 17)
+        state.token_owners[f"digest of {name}"] = 2
 
 
 def encoded(driver: Driver, client_table: list[Any] | None = None) -> bytes:
@@ -97,6 +100,11 @@ def test_a_restored_plane_goes_on_like_the_one_it_was_taken_from() -> None:
     assert driver.run(Operation.CREATE_USER, user) == other.run(Operation.CREATE_USER, user)
     assert encoded(driver) == encoded(other)
     assert restored.state.find_stream("beta") is not None
+    assert restored.state.find_token("digest of ops") == (
+        restored.state.users[2],
+        restored.state.users[2].tokens["ops"],
+    )
+    assert restored.state.memberships_of(b"b" * 16) == [(0, 0, 3)]
     assert restored.state.streams[0].topics[0].find_group("workers") is restored.state.streams[0].topics[0].groups[3]
 
 
@@ -189,6 +197,11 @@ def _topic(sections: list[Any]) -> list[Any]:
     return topic
 
 
+def _members(sections: list[Any]) -> list[Any]:
+    members: list[Any] = _topic(sections)[9][1][4]
+    return members
+
+
 DAMAGE: dict[str, Callable[[list[Any]], Any]] = {
     "op above the bound": lambda s: s.__setitem__(2, 2**62),
     "op that is a bool": lambda s: s.__setitem__(2, True),
@@ -217,8 +230,14 @@ DAMAGE: dict[str, Callable[[list[Any]], Any]] = {
     "group id not given out yet": lambda s: _topic(s).__setitem__(8, 3),
     "group name twice": lambda s: _topic(s)[9][0].__setitem__(1, _topic(s)[9][1][1]),
     "member with half a client id": lambda s: _topic(s)[9][1][4][0].__setitem__(1, b"a" * 8),
-    "member of a partition that does not exist": lambda s: _topic(s)[9][1][4][0][2].append(3),
-    "hand-over of another's partition": lambda s: _topic(s)[9][1][4][0][3].append([1, 2]),
+    "member of a partition that does not exist": lambda s: _members(s)[0][3].append(3),
+    "member with another's partition": lambda s: _members(s)[0][3].append(1),
+    "member of a later session": lambda s: _members(s)[0].__setitem__(2, s[2] + 1),
+    "two memberships of one client": lambda s: _members(s)[1].__setitem__(1, _members(s)[0][1]),
+    "hand-over of another's partition": lambda s: _members(s)[0][4].append([1, 2, 8]),
+    "hand-over to nobody": lambda s: _members(s)[1][4][0].__setitem__(1, 5),
+    "hand-over to oneself": lambda s: _members(s)[1][4][0].__setitem__(1, 2),
+    "hand-over after the snapshot": lambda s: _members(s)[1][4][0].__setitem__(2, s[2] + 1),
     "no root": lambda s: s[6].pop(0),
     "no users": lambda s: s[6].clear(),
     "user id out of order": lambda s: s[6][2].__setitem__(0, 1),
@@ -226,6 +245,7 @@ DAMAGE: dict[str, Callable[[list[Any]], Any]] = {
     "user status unknown": lambda s: s[6][1].__setitem__(3, 3),
     "user without a password hash": lambda s: s[6][1].__setitem__(4, ""),
     "permissions cut short": lambda s: s[6][1].__setitem__(5, s[6][1][5][:-1]),
+    "token digest twice": lambda s: s[6][2][6][1].__setitem__(1, s[6][2][6][0][1]),
     "tokens out of order": lambda s: s[6][2][6].reverse(),
     "client table that is no array": lambda s: s.__setitem__(7, {}),
     "one section more": lambda s: s.append([]),

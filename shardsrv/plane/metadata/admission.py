@@ -14,16 +14,23 @@ from typing import Any, Final
 import attrs
 
 from shardsrv.errors import DecodeError, InvalidOptionValue, OurFault, RequestRefused, UnsupportedOptionKey
-from shardsrv.plane.metadata import options_catalog
+from shardsrv.plane.metadata import options_catalog, tokens
 from shardsrv.plane.metadata.commands import (
     ChangePasswordResolved,
     CreatePartitionsResolved,
+    CreateTokenResolved,
     CreateTopicResolved,
     CreateUserResolved,
 )
 from shardsrv.plane.metadata.options_catalog import TopicDefaults
-from shardsrv.plane.metadata.state import MetadataState
+from shardsrv.plane.metadata.state import ROOT_ID, MetadataState
 from shardsrv.wire.constants import Operation, UserStatus
+from shardsrv.wire.consumer_groups import (
+    CreateConsumerGroup,
+    DeleteConsumerGroup,
+    JoinConsumerGroup,
+    LeaveConsumerGroup,
+)
 from shardsrv.wire.cursor import Buffer
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.message import Request
@@ -37,7 +44,15 @@ from shardsrv.wire.topics import (
     PurgeTopic,
     UpdateTopic,
 )
-from shardsrv.wire.users import ChangePassword, CreateUser, DeleteUser, UpdatePermissions, UpdateUser
+from shardsrv.wire.users import (
+    ChangePassword,
+    CreatePersonalAccessToken,
+    CreateUser,
+    DeletePersonalAccessToken,
+    DeleteUser,
+    UpdatePermissions,
+    UpdateUser,
+)
 
 MAX_PARTITIONS_PER_REQUEST: Final = 1000
 
@@ -62,17 +77,24 @@ class PasswordResult:
 
 
 @attrs.frozen(slots=True)
+class TokenSecret:
+    """The digest under which a new token is kept."""
+
+    digest: str
+
+
+@attrs.frozen(slots=True)
 class Context:
-    """What resolving looks at beside the request. `view` is the metadata view, `passwords` the result of the
-    `PasswordTask`."""
+    """What is looked at beside the request. `view` is the metadata view; `secrets` what was hashed beforehand."""
 
     state: MetadataState
     defaults: TopicDefaults
     view: int = 0
-    passwords: PasswordResult | None = None
+    secrets: PasswordResult | TokenSecret | None = None
+    user_id: int = ROOT_ID
 
 
-def check(state: MetadataState, defaults: TopicDefaults, operation: int, body: Buffer) -> Request:
+def check(context: Context, operation: int, body: Buffer) -> Request:
     """The decoded request of a client's operation. Raises RequestRefused with the status: 3 undecodable, 4041, 4042,
     1019, 2015, and 5 for an operation that this release does not offer."""
     kind = REQUESTS.get(operation)
@@ -82,7 +104,7 @@ def check(state: MetadataState, defaults: TopicDefaults, operation: int, body: B
         request = kind.decode(body)
         checker = _CHECKS.get(operation)
         if checker is not None:
-            checker(Context(state, defaults), request)
+            checker(context, request)
     except (DecodeError, UnsupportedOptionKey, InvalidOptionValue) as error:
         raise RequestRefused(error.code, **error.facts()) from None
     return request
@@ -91,7 +113,7 @@ def check(state: MetadataState, defaults: TopicDefaults, operation: int, body: B
 def resolve(context: Context, operation: int, body: Buffer) -> tuple[int, bytes]:
     """The operation and body that enter the log. Raises RequestRefused as `check` does, OurFault when passwords that
     the command needs were not prepared."""
-    request = check(context.state, context.defaults, operation, body)
+    request = check(context, operation, body)
     resolver = _RESOLVERS.get(operation)
     return (operation, bytes(body)) if resolver is None else resolver(context, request)
 
@@ -164,10 +186,21 @@ def _resolve_change_password(context: Context, request: ChangePassword) -> tuple
     return Operation.CHANGE_PASSWORD, resolved.encode()
 
 
+def _resolve_create_token(context: Context, request: CreatePersonalAccessToken) -> tuple[int, bytes]:
+    if not isinstance(context.secrets, TokenSecret):
+        raise OurFault("a command that creates a token is resolved without its digest")
+    resolved = CreateTokenResolved(request.name, context.secrets.digest, request.expiry)
+    return Operation.CREATE_PERSONAL_ACCESS_TOKEN, resolved.encode()
+
+
+def _check_create_token(context: Context, request: CreatePersonalAccessToken) -> None:
+    tokens.check_count(context.state, context.user_id)
+
+
 def _passwords(context: Context) -> PasswordResult:
-    if context.passwords is None:
+    if not isinstance(context.secrets, PasswordResult):
         raise OurFault("a command with passwords is resolved without their hashes")
-    return context.passwords
+    return context.secrets
 
 
 REQUESTS: Final[dict[int, type[Request]]] = {
@@ -186,6 +219,12 @@ REQUESTS: Final[dict[int, type[Request]]] = {
     Operation.DELETE_USER: DeleteUser,
     Operation.CHANGE_PASSWORD: ChangePassword,
     Operation.UPDATE_PERMISSIONS: UpdatePermissions,
+    Operation.CREATE_PERSONAL_ACCESS_TOKEN: CreatePersonalAccessToken,
+    Operation.DELETE_PERSONAL_ACCESS_TOKEN: DeletePersonalAccessToken,
+    Operation.CREATE_CONSUMER_GROUP: CreateConsumerGroup,
+    Operation.DELETE_CONSUMER_GROUP: DeleteConsumerGroup,
+    Operation.JOIN_CONSUMER_GROUP: JoinConsumerGroup,
+    Operation.LEAVE_CONSUMER_GROUP: LeaveConsumerGroup,
 }
 """The operations of clients that become metadata entries."""
 
@@ -198,6 +237,7 @@ _CHECKS: Final[dict[int, Callable[[Context, Any], None]]] = {
     Operation.UPDATE_TOPIC: _check_update_topic,
     Operation.CREATE_PARTITIONS: _check_some_partitions,
     Operation.DELETE_PARTITIONS: _check_some_partitions,
+    Operation.CREATE_PERSONAL_ACCESS_TOKEN: _check_create_token,
 }
 
 _RESOLVERS: Final[dict[int, Callable[[Context, Any], tuple[int, bytes]]]] = {
@@ -205,4 +245,5 @@ _RESOLVERS: Final[dict[int, Callable[[Context, Any], tuple[int, bytes]]]] = {
     Operation.CREATE_PARTITIONS: _resolve_create_partitions,
     Operation.CREATE_USER: _resolve_create_user,
     Operation.CHANGE_PASSWORD: _resolve_change_password,
+    Operation.CREATE_PERSONAL_ACCESS_TOKEN: _resolve_create_token,
 }

@@ -12,22 +12,30 @@ from typing import Any, Final
 import attrs
 
 from shardsrv.errors import OurFault, PeerFault
-from shardsrv.plane.metadata import streams, topics, users
+from shardsrv.plane.metadata import groups, streams, tokens, topics, users
 from shardsrv.plane.metadata.changes import Change
 from shardsrv.plane.metadata.commands import (
     ChangePasswordResolved,
+    CompleteHandOver,
     CreatePartitionsResolved,
+    CreateTokenResolved,
     CreateTopicResolved,
     CreateUserResolved,
 )
 from shardsrv.plane.metadata.entry import Entry
 from shardsrv.plane.metadata.state import MetadataState
 from shardsrv.wire.constants import Operation
+from shardsrv.wire.consumer_groups import (
+    CreateConsumerGroup,
+    DeleteConsumerGroup,
+    JoinConsumerGroup,
+    LeaveConsumerGroup,
+)
 from shardsrv.wire.message import Message
 from shardsrv.wire.replies import SUCCESS, refusal
 from shardsrv.wire.streams import CreateStream, DeleteStream, PurgeStream, UpdateStream
 from shardsrv.wire.topics import DeletePartitions, DeleteTopic, PurgeTopic, UpdateTopic
-from shardsrv.wire.users import DeleteUser, UpdatePermissions, UpdateUser
+from shardsrv.wire.users import DeletePersonalAccessToken, DeleteUser, UpdatePermissions, UpdateUser
 
 
 @attrs.frozen(slots=True)
@@ -54,26 +62,37 @@ COMMANDS: Final[dict[int, Command]] = {
     Operation.DELETE_USER: Command(DeleteUser, users.delete_user),
     Operation.CHANGE_PASSWORD: Command(ChangePasswordResolved, users.change_password),
     Operation.UPDATE_PERMISSIONS: Command(UpdatePermissions, users.update_permissions),
+    Operation.CREATE_PERSONAL_ACCESS_TOKEN: Command(CreateTokenResolved, tokens.create_token),
+    Operation.DELETE_PERSONAL_ACCESS_TOKEN: Command(DeletePersonalAccessToken, tokens.delete_token),
+    Operation.CREATE_CONSUMER_GROUP: Command(CreateConsumerGroup, groups.create_group),
+    Operation.DELETE_CONSUMER_GROUP: Command(DeleteConsumerGroup, groups.delete_group),
+    Operation.JOIN_CONSUMER_GROUP: Command(JoinConsumerGroup, groups.join_group),
+    Operation.LEAVE_CONSUMER_GROUP: Command(LeaveConsumerGroup, groups.leave_group),
+    Operation.COMPLETE_CONSUMER_GROUP_REVOCATION: Command(CompleteHandOver, groups.complete_hand_over),
 }
 """By operation as it stands in the log."""
-
-SESSION_OPERATIONS: Final = (Operation.REGISTER, Operation.LOGOUT)
-"""Entries of the metadata log that change the client table only; their replies are made where the table is."""
 
 
 def apply(state: MetadataState, prepare: Any, changes: list[Change]) -> bytes:
     """The reply body (result section and payload) of a committed entry; empty for a session operation.
 
-    `prepare` has `op`, `timestamp`, `operation`, `user_id`, `client`, `body`. What the owners of partitions must do is
-    appended to `changes`. Raises OurFault for an operation that no release before this one has put into a log.
+    `prepare` has `op`, `timestamp`, `operation`, `user_id`, `client`, `body` and, as `request_checksum_high`, the
+    session. What the owners of partitions must do is appended to `changes`. A register ends what older sessions of
+    the client id were members of, a logout what its own session was. Raises OurFault for an operation that no release
+    before this one has put into a log.
     """
-    if prepare.operation in SESSION_OPERATIONS:
+    client, session = prepare.client, prepare.request_checksum_high
+    if prepare.operation == Operation.REGISTER:
+        groups.end_session(state, changes, client)
+        return b""
+    if prepare.operation == Operation.LOGOUT:
+        groups.end_session(state, changes, client, session)
         return b""
     command = COMMANDS.get(prepare.operation)
     if command is None:
         raise OurFault(f"metadata entry {prepare.op} has operation {prepare.operation}")
     caused: list[Change] = []
-    entry = Entry(prepare.op, prepare.timestamp, prepare.user_id, prepare.client, state, caused)
+    entry = Entry(prepare.op, prepare.timestamp, prepare.user_id, client, session, state, caused)
     try:
         payload = command.run(entry, command.body.decode(prepare.body))
     except PeerFault as error:

@@ -54,4 +54,26 @@ class TopicUpdated:
     settings: TopicSettings
 
 
-Change = PartitionsCreated | PartitionsDeleted | TopicPurged | TopicUpdated
+@attrs.frozen(slots=True)
+class GroupChanged:
+    """The assignment of a consumer group changed: its owners of partitions look at the group in the state. Hand-overs
+    that are pending there are to be fenced, and reported when they are drained."""
+
+    stream: int
+    topic: int
+    group: int
+    created_revision: int
+    generation: int
+
+
+@attrs.frozen(slots=True)
+class GroupDeleted:
+    """A consumer group no longer exists: its stored offsets can go. Group ids of a topic are not used again."""
+
+    stream: int
+    topic: int
+    group: int
+    created_revision: int
+
+
+Change = PartitionsCreated | PartitionsDeleted | TopicPurged | TopicUpdated | GroupChanged | GroupDeleted

@@ -7,10 +7,13 @@ A resolved command depends on nothing but its own bytes, so that every replica a
 |---|---|
 | 64 create topic | identifier stream, u32 partitions, name, u32+N explicit, u32+N derived options, u32 created view |
 | 65 create partitions | identifier stream, identifier topic, u32 partitions, u32 created view |
+| 67 complete hand-over | u32 stream, u32 topic, u32 group, u64 its created revision, u32 partition, u64 since |
 | 141 create user | name, u32+N password hash, u8 status, u8 has permissions [, u32+N permissions] |
 | 144 change password | identifier user, u32+N hash that the current password matched (empty: none), u32+N new hash |
+| 146 create token | name, u32+N digest of the token, u64 expiry (a duration, 0 or 2**64-1: never) |
 
-Invariant: a password never reaches the log. Annotations are read at run time: they are not postponed in this module.
+Invariants: a password or a token never reaches the log. Annotations are read at run time: this module does not postpone
+them.
 """
 
 from typing import Annotated
@@ -22,7 +25,7 @@ from shardsrv.wire.constants import UserStatus
 from shardsrv.wire.message import Message
 from shardsrv.wire.options import ReplyOptions
 from shardsrv.wire.permissions import OptionalPermissions
-from shardsrv.wire.primitives import U32, Ident, Name, Text32
+from shardsrv.wire.primitives import U32, U64, Ident, Name, Text32
 
 
 @attrs.frozen
@@ -48,6 +51,18 @@ class CreatePartitionsResolved(Message):
 
 
 @attrs.frozen
+class CompleteHandOver(Message):
+    """Operation 67: the owner of a partition has committed all that it polled before the hand-over began at `since`."""
+
+    stream: U32
+    topic: U32
+    group: U32
+    created_revision: U64
+    partition: U32
+    since: U64
+
+
+@attrs.frozen
 class CreateUserResolved(Message):
     """Operation 141 with the hash in the place of the password."""
 
@@ -65,3 +80,12 @@ class ChangePasswordResolved(Message):
     user: Ident
     verified_hash: Text32
     new_hash: Text32
+
+
+@attrs.frozen
+class CreateTokenResolved(Message):
+    """Operation 146 with the digest in the place of the token, which is only ever in the first reply."""
+
+    name: Name
+    digest: Text32
+    expiry: U64

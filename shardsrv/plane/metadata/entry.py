@@ -10,11 +10,12 @@ from shardsrv.plane.metadata.state import MetadataState
 
 @attrs.frozen(slots=True)
 class Entry:
-    """A committed entry. `timestamp` in microseconds; `client` the 16 bytes of the session that asked."""
+    """A committed entry. `timestamp` in microseconds; `client` (16 bytes) and `session` are those that asked."""
 
     op: int
     timestamp: int
     user_id: int
     client: bytes
+    session: int
     state: MetadataState
     changes: list[Change]

@@ -14,15 +14,17 @@ import attrs
 
 from shardsrv._core import xxh3
 from shardsrv.errors import OurFault, RequestRefused
-from shardsrv.plane.metadata import admission, apply, queries, snapshot
-from shardsrv.plane.metadata.admission import Context, PasswordResult, PasswordTask
+from shardsrv.plane.metadata import admission, apply, groups, queries, snapshot
+from shardsrv.plane.metadata.admission import Context, PasswordResult, PasswordTask, TokenSecret
 from shardsrv.plane.metadata.changes import Change
 from shardsrv.plane.metadata.options_catalog import TopicDefaults, TopicSettings
+from shardsrv.plane.metadata.queries import Reader
 from shardsrv.plane.metadata.records import Counters
 from shardsrv.plane.metadata.snapshot import Snapshot
-from shardsrv.plane.metadata.state import MetadataState, PartitionIdentity
+from shardsrv.plane.metadata.state import ROOT_ID, MetadataState, PartitionIdentity
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.plane import Plane
+from shardsrv.wire.constants import ZERO_ID
 from shardsrv.wire.cursor import Buffer
 from shardsrv.wire.primitives import Identifier
 
@@ -55,11 +57,11 @@ class MetadataPlane(Plane):
 
     # --- before an entry exists ------------------------------------------------------------------------------------
 
-    def refusal(self, operation: int, body: Buffer) -> RequestRefused | None:
+    def refusal(self, operation: int, body: Buffer, user_id: int = ROOT_ID) -> RequestRefused | None:
         """The refusal (a status) of a client's command that is not to enter the log, or None. Rights are not looked at:
         they are decided when the entry is applied."""
         try:
-            admission.check(self.state, self.defaults, operation, body)
+            admission.check(Context(self.state, self.defaults, user_id=user_id), operation, body)
         except RequestRefused as refusal:
             return refusal
         return None
@@ -69,11 +71,17 @@ class MetadataPlane(Plane):
         return admission.password_task(self.state, operation, body)
 
     def resolve(
-        self, operation: int, body: Buffer, view: int = 0, passwords: PasswordResult | None = None
+        self,
+        operation: int,
+        body: Buffer,
+        view: int = 0,
+        secrets: PasswordResult | TokenSecret | None = None,
+        user_id: int = ROOT_ID,
     ) -> tuple[int, bytes]:
         """The operation and body of the entry that a client's command becomes (132 -> 64, 136 -> 65). Raises
-        RequestRefused where `refusal` returns one. `view` is the metadata view, written into what is created."""
-        return admission.resolve(Context(self.state, self.defaults, view, passwords), operation, body)
+        RequestRefused where `refusal` returns one. `view` is the metadata view, written into what is created; `secrets`
+        are the hashes of a command with passwords, or the digest of the token that a command is to create."""
+        return admission.resolve(Context(self.state, self.defaults, view, secrets, user_id), operation, body)
 
     def prepare(self, request: Request, op: int, timestamp: int) -> tuple[bytes, int]:
         """Body and body checksum of the entry that `request`, whose body is resolved, becomes."""
@@ -92,6 +100,11 @@ class MetadataPlane(Plane):
         self.timestamp = prepare.timestamp
         return reply
 
+    def client_gone(self, client: bytes) -> None:
+        """The client table gave a client up (`vsr.plane`): its memberships end. Follows from the entry just applied, so
+        every copy must be told at the same place of the log."""
+        groups.end_session(self.state, self._changes, client)
+
     def take_changes(self) -> list[Change]:
         """What the entries applied since the last call mean for the owners of partitions, in order."""
         changes, self._changes = self._changes, []
@@ -99,9 +112,11 @@ class MetadataPlane(Plane):
 
     # --- questions -------------------------------------------------------------------------------------------------
 
-    def query(self, code: int, body: Buffer, user_id: int, counters: Counters) -> bytes:
-        """The reply body of a client's read. Raises RequestRefused with the status; see `queries.QUERIES`."""
-        return queries.answer(self.state, self.defaults, code, body, user_id, counters)
+    def query(self, code: int, body: Buffer, user_id: int, counters: Counters, client: bytes = ZERO_ID) -> bytes:
+        """The reply body of a client's read. Raises RequestRefused with the status; see `queries.QUERIES`. `client`
+        is the client id of the session (it is what a consumer group knows).
+        """
+        return queries.answer(Reader(self.state, self.defaults, user_id, counters, client), code, body)
 
     def find_partition(self, stream: Identifier, topic: Identifier, partition: int) -> PartitionIdentity:
         """The identity behind what a client names. Raises RequestRefused (1009, 2010, 3007)."""

@@ -12,13 +12,20 @@ from typing import Any, Final
 import attrs
 
 from shardsrv.errors import DecodeError, RequestRefused
-from shardsrv.plane.metadata import options_catalog, permissions, records, topics
+from shardsrv.plane.metadata import lookup, options_catalog, permissions, records
 from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.metadata.records import Counters
 from shardsrv.plane.metadata.state import MetadataState, Partition, PartitionIdentity, Stream, Topic, identity_of
 from shardsrv.wire.codes import CommandCode
 from shardsrv.wire.constants import OptionsScope
+from shardsrv.wire.consumer_groups import (
+    AssignmentReply,
+    GetConsumerGroup,
+    GetConsumerGroups,
+    GroupsReply,
+    SyncConsumerGroup,
+)
 from shardsrv.wire.cursor import Buffer
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.message import Request
@@ -31,12 +38,13 @@ from shardsrv.wire.users import GetPersonalAccessTokens, GetUser, GetUsers, Toke
 
 @attrs.frozen(slots=True)
 class Reader:
-    """Who asks, and what the answer is made from."""
+    """Who asks (`client`: the 16 bytes of the session's client id), and what the answer is made from."""
 
     state: MetadataState
     defaults: TopicDefaults
     user_id: int
     counters: Counters
+    client: bytes
 
     def require(self, right: Right, stream: int | None = None, topic: int | None = None) -> None:
         """Raises RequestRefused (41)."""
@@ -56,16 +64,14 @@ class Totals:
     consumer_groups: int
 
 
-def answer(
-    state: MetadataState, defaults: TopicDefaults, code: int, body: Buffer, user_id: int, counters: Counters
-) -> bytes:
+def answer(reader: Reader, code: int, body: Buffer) -> bytes:
     """The reply body of a read; `code` is a key of `QUERIES`. Raises RequestRefused with the status."""
     kind, run = QUERIES[code]
     try:
         request = kind.decode(body)
     except DecodeError as error:
         raise RequestRefused(error.code, **error.facts()) from None
-    return run(Reader(state, defaults, user_id, counters), request)
+    return run(reader, request)
 
 
 def get_stream(reader: Reader, request: GetStream) -> bytes:
@@ -123,6 +129,34 @@ def get_tokens(reader: Reader, request: GetPersonalAccessTokens) -> bytes:
     return TokensReply(tokens).encode()
 
 
+def get_group(reader: Reader, request: GetConsumerGroup) -> bytes:
+    """Status 1009, 2010, 41; empty when the group does not exist."""
+    stream, topic = lookup.find_topic(reader.state, request.stream, request.topic)
+    group = topic.find_group(request.group)
+    if group is None:
+        return b""
+    reader.require(Right.READ_TOPIC, stream.id, topic.id)
+    return records.group_details(topic, group).encode()
+
+
+def get_groups(reader: Reader, request: GetConsumerGroups) -> bytes:
+    """Status 1009, 2010, 41."""
+    stream, topic = lookup.find_topic(reader.state, request.stream, request.topic)
+    reader.require(Right.READ_TOPIC, stream.id, topic.id)
+    return GroupsReply(tuple(records.group_record(topic, group) for group in topic.ordered_groups())).encode()
+
+
+def sync_group(reader: Reader, request: SyncConsumerGroup) -> bytes:
+    """What the asking member may poll; empty when it is not a member, or anything does not exist."""
+    stream = reader.state.find_stream(request.stream)
+    topic = None if stream is None else stream.find_topic(request.topic)
+    group = None if topic is None else topic.find_group(request.group)
+    member = None if group is None else group.find_member(reader.client)
+    if group is None or member is None:
+        return b""
+    return AssignmentReply(group.generation, tuple(member.pollable)).encode()
+
+
 def describe_options(reader: Reader, request: DescribeOptions) -> bytes:
     """The catalogue of a scope; those of streams and users are empty."""
     if request.scope is not OptionsScope.TOPIC:
@@ -144,6 +178,9 @@ QUERIES: Final[dict[int, tuple[type[Request], Callable[[Reader, Any], bytes]]]] 
     CommandCode.GET_USER: (GetUser, get_user),
     CommandCode.GET_USERS: (GetUsers, get_users),
     CommandCode.GET_PERSONAL_ACCESS_TOKENS: (GetPersonalAccessTokens, get_tokens),
+    CommandCode.GET_CONSUMER_GROUP: (GetConsumerGroup, get_group),
+    CommandCode.GET_CONSUMER_GROUPS: (GetConsumerGroups, get_groups),
+    CommandCode.SYNC_CONSUMER_GROUP: (SyncConsumerGroup, sync_group),
     CommandCode.DESCRIBE_OPTIONS: (DescribeOptions, describe_options),
 }
 """The reads that metadata answers alone, by command code."""
@@ -153,7 +190,7 @@ def locate(
     state: MetadataState, stream: Identifier, topic: Identifier, partition: int
 ) -> tuple[Stream, Topic, Partition]:
     """The records behind what a client names. Raises RequestRefused (1009, 2010, 3007)."""
-    found_stream, found_topic = topics.resolve(state, stream, topic)
+    found_stream, found_topic = lookup.find_topic(state, stream, topic)
     if not 0 <= partition < len(found_topic.partitions):
         raise RequestRefused(ErrorCode.PARTITION_NOT_FOUND, partition=partition)
     return found_stream, found_topic, found_topic.partitions[partition]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from shardsrv.plane.metadata.state import Partition, Stream, Topic, User
+from shardsrv.plane.metadata.state import ConsumerGroup, Partition, Stream, Topic, User
+from shardsrv.wire.consumer_groups import GroupDetailsReply, GroupRecord, MemberRecord
 from shardsrv.wire.options import options_of
 from shardsrv.wire.streams import StreamDetailsReply, StreamRecord
 from shardsrv.wire.topics import PartitionRecord, TopicDetailsReply, TopicHeader
@@ -102,3 +103,14 @@ def user_record(user: User) -> UserRecord:
 def user_details(user: User) -> UserDetailsReply:
     """A user with permissions."""
     return UserDetailsReply(user_record(user), user.permissions)
+
+
+def group_record(topic: Topic, group: ConsumerGroup) -> GroupRecord:
+    """The record of a consumer group."""
+    return GroupRecord(group.id, len(topic.partitions), len(group.members), group.name)
+
+
+def group_details(topic: Topic, group: ConsumerGroup) -> GroupDetailsReply:
+    """A consumer group with its members and all that they own, also what they are handing over."""
+    members = tuple(MemberRecord(member.id, tuple(member.partitions)) for member in group.ordered_members())
+    return GroupDetailsReply(group_record(topic, group), members)

@@ -8,7 +8,7 @@ Layout, format version 1; every level is a positional array, times are microseco
     next_group_id, groups] option    = [key, kind, raw value]                    sorted by key
     partition = [id, created_revision, created_at, created_view, slot]
     group     = [id, name, created_revision, generation, members]
-    member    = [id, client (16 bytes), partitions, [[partition, successor's member id]...]]
+    member    = [id, client (16 bytes), session, partitions, [[partition, successor's member id, since]...]]
     user      = [id, username, created_at, status, password hash, permissions (wire bytes or nil), tokens]
     token     = [name, digest, expiry_at]                 sorted by name
 
@@ -126,7 +126,7 @@ def _topic(topic: Topic) -> list[Any]:
         topic.purge_generation,
         [_partition(partition) for partition in topic.partitions],
         topic.next_group_id,
-        [_group(topic.groups[group]) for group in sorted(topic.groups)],
+        [_group(group) for group in topic.ordered_groups()],
     ]
 
 
@@ -139,13 +139,13 @@ def _partition(partition: Partition) -> list[Any]:
 
 
 def _group(group: ConsumerGroup) -> list[Any]:
-    members = [_member(group.members[member]) for member in sorted(group.members)]
+    members = [_member(member) for member in group.ordered_members()]
     return [group.id, group.name, group.created_revision, group.generation, members]
 
 
 def _member(member: Member) -> list[Any]:
-    pending = [[partition, successor] for partition, successor in member.pending]
-    return [member.id, member.client, list(member.partitions), pending]
+    pending = [[hand_over.partition, hand_over.successor, hand_over.since] for hand_over in member.pending]
+    return [member.id, member.client, member.session, list(member.partitions), pending]
 
 
 def _user(user: User) -> list[Any]:

@@ -18,6 +18,7 @@ from shardsrv.plane.metadata.state import (
     MAX_USERS,
     ROOT_ID,
     ConsumerGroup,
+    HandOver,
     Member,
     Partition,
     Stream,
@@ -137,40 +138,64 @@ def _read_groups(value: Any, op: int, topic: Topic) -> list[ConsumerGroup]:
             number(revision, "consumer group created_revision", op),
             number(generation, "consumer group generation"),
         )
-        group.members = {member.id: member for member in _read_members(members, len(topic.partitions))}
+        group.members = {member.id: member for member in _read_members(members, op, len(topic.partitions))}
         groups.append(group)
     return groups
 
 
-def _read_members(value: Any, partitions_count: int) -> list[Member]:
+def _read_members(value: Any, op: int, partitions_count: int) -> list[Member]:
     members: list[Member] = []
+    owned: set[int] = set()
+    clients: set[bytes] = set()
     previous = -1
     for item in sequence(value, "members"):
-        number_, client, owned, pending = record(item, "member", 4)
+        number_, client, session, partitions, pending = record(item, "member", 5)
         previous = ascending(previous, number(number_, "member id", U32_MAX), "member id")
-        member = Member(previous, blob(client, "member client", 16, 16))
+        member = Member(previous, blob(client, "member client", 16, 16), number(session, "member session", op))
         last = -1
-        for partition in sequence(owned, "member partitions"):
+        for partition in sequence(partitions, "member partitions"):
             last = ascending(last, number(partition, "member partition", partitions_count - 1), "member partition")
+            if last in owned:
+                raise DecodeError("member partition", 0, "a partition of one member", last)
+            owned.add(last)
             member.partitions.append(last)
-        for hand_over in sequence(pending, "pending hand-overs"):
-            partition, successor = record(hand_over, "pending hand-over", 2)
-            if number(partition, "pending partition", U32_MAX) not in member.partitions:
-                raise DecodeError("pending partition", 0, "a partition of the member", partition)
-            member.pending.append((partition, number(successor, "successor", U32_MAX)))
+        if member.client in clients:
+            raise DecodeError("member client", 0, "one membership a client", member.client)
+        clients.add(member.client)
+        member.pending = _read_hand_overs(pending, op, member)
         members.append(member)
+    for member in members:
+        for hand_over in member.pending:
+            if hand_over.successor == member.id or all(hand_over.successor != other.id for other in members):
+                raise DecodeError("hand-over successor", 0, "another member", hand_over.successor)
     return members
+
+
+def _read_hand_overs(value: Any, op: int, member: Member) -> list[HandOver]:
+    pending: list[HandOver] = []
+    last = -1
+    for item in sequence(value, "hand-overs"):
+        partition, successor, since = record(item, "hand-over", 3)
+        last = ascending(last, number(partition, "hand-over partition", U32_MAX), "hand-over partition")
+        if last not in member.partitions:
+            raise DecodeError("hand-over partition", 0, "a partition of the member", last)
+        successor = number(successor, "hand-over successor", U32_MAX)
+        pending.append(HandOver(last, successor, number(since, "hand-over since", op)))
+    return pending
 
 
 def read_users(value: Any) -> list[User]:
     """The section of users."""
     users: list[User] = []
     names: set[str] = set()
+    digests: set[str] = set()
     previous = -1
     for item in sequence(value, "snapshot section users"):
         user = _read_user(record(item, "user", 7))
         previous = ascending(previous, user.id, "user id")
         _unique(names, user.username, "username")
+        for token in user.tokens.values():
+            _unique(digests, token.digest, "token digest")
         users.append(user)
     if not users or users[0].id != ROOT_ID:
         raise DecodeError("snapshot section users", 0, "the root user", None)

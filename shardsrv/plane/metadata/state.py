@@ -33,6 +33,9 @@ MAX_USERS: Final = 2**32 - 1
 MAX_SLOTS: Final = 2**31
 """More than any number of partitions; a bound for checking what a snapshot says."""
 
+Membership = tuple[int, int, int]
+"""(stream, topic, consumer group) of a client's membership."""
+
 
 @attrs.frozen(slots=True, order=True)
 class PartitionIdentity:
@@ -60,26 +63,56 @@ class Partition:
     slot: int
 
 
+@attrs.frozen(slots=True)
+class HandOver:
+    """A partition that its owner still holds but no longer polls: it goes to the member `successor` once the owner
+    has committed what it polled. `since` is the op that began it, and tells it from an earlier one of the same
+    partition.
+    """
+
+    partition: int
+    successor: int
+    since: int
+
+
 @attrs.define(slots=True)
 class Member:
-    """A session in a consumer group. `partitions` are those it owns, ascending; `pending` are (partition, successor's
-    member id) of those that it hands over once it has committed what it polled."""
+    """A session (`client`, 16 bytes, and `session`, the op of its register) in a consumer group. `partitions` are those
+    it owns, ascending; `pending` those of them that it is handing over, ascending by partition."""
 
     id: int
     client: bytes
+    session: int
     partitions: list[int] = attrs.field(factory=list)
-    pending: list[tuple[int, int]] = attrs.field(factory=list)
+    pending: list[HandOver] = attrs.field(factory=list)
+
+    @property
+    def pollable(self) -> list[int]:
+        """The partitions that it owns and does not hand over."""
+        leaving = {hand_over.partition for hand_over in self.pending}
+        return [partition for partition in self.partitions if partition not in leaving]
 
 
 @attrs.define(slots=True)
 class ConsumerGroup:
-    """`generation` rises with every change of an assignment. Members by member id."""
+    """`generation` rises with every change of an assignment. Members by member id; a session has one membership."""
 
     id: int
     name: str
     created_revision: int
     generation: int = 0
     members: dict[int, Member] = attrs.field(factory=dict)
+
+    def ordered_members(self) -> list[Member]:
+        """Members in ascending order of their ids."""
+        return [self.members[number] for number in sorted(self.members)]
+
+    def find_member(self, client: bytes) -> Member | None:
+        """The membership of a session's client id."""
+        for member in self.members.values():
+            if member.client == client:
+                return member
+        return None
 
 
 @attrs.define(slots=True)
@@ -103,6 +136,10 @@ class Topic:
     def purge_generation_of(self, partition: Partition) -> int:
         """The generation that a partition's log must have reached; 0 for one that was created after the purge."""
         return self.purge_generation if partition.created_revision < self.purge_generation else 0
+
+    def ordered_groups(self) -> list[ConsumerGroup]:
+        """Consumer groups in ascending id order."""
+        return [self.groups[number] for number in sorted(self.groups)]
 
     def find_group(self, identifier: Identifier) -> ConsumerGroup | None:
         """The consumer group with this id or name."""
@@ -156,12 +193,16 @@ class User:
 
 @attrs.define(slots=True)
 class MetadataState:
-    """Everything that is replicated, and the indexes over it."""
+    """Everything that is replicated, and the indexes over it: ids by name, users by token digest, the groups of a
+    client.
+    """
 
     streams: dict[int, Stream] = attrs.field(factory=dict)
     users: dict[int, User] = attrs.field(factory=dict)
     stream_ids: dict[str, int] = attrs.field(factory=dict, eq=False)
     user_ids: dict[str, int] = attrs.field(factory=dict, eq=False)
+    token_owners: dict[str, int] = attrs.field(factory=dict, eq=False)
+    memberships: dict[bytes, list[Membership]] = attrs.field(factory=dict, eq=False)
     stream_numbers: LowestFree = attrs.field(factory=lambda: LowestFree(MAX_STREAMS), eq=False)
     user_numbers: LowestFree = attrs.field(factory=lambda: LowestFree(MAX_USERS), eq=False)
     slots: LowestFree = attrs.field(factory=lambda: LowestFree(MAX_SLOTS), eq=False)
@@ -186,6 +227,12 @@ class MetadataState:
                 topic.group_ids = {group.name: group.id for group in topic.groups.values()}
         state.stream_ids = {stream.name: stream.id for stream in streams}
         state.user_ids = {user.username: user.id for user in users}
+        state.token_owners = {token.digest: user.id for user in users for token in user.tokens.values()}
+        for stream, topic in state.all_topics():
+            for group in topic.groups.values():
+                for member in group.members.values():
+                    place = (stream.id, topic.id, group.id)
+                    state.memberships.setdefault(member.client, []).append(place)
         state.stream_numbers = LowestFree(MAX_STREAMS, state.streams)
         state.user_numbers = LowestFree(MAX_USERS, state.users)
         state.slots = LowestFree(MAX_SLOTS, [partition.slot for _, partition, _ in state.all_partitions()])
@@ -200,6 +247,17 @@ class MetadataState:
         """The user with this id or name."""
         number = self.user_ids.get(identifier) if isinstance(identifier, str) else identifier
         return None if number is None else self.users.get(number)
+
+    def find_token(self, digest: str) -> tuple[User, Token] | None:
+        """The token with this digest, and its user; whether it has expired is the caller's to see."""
+        user = self.users.get(self.token_owners.get(digest, -1))
+        if user is None:
+            return None
+        return next(((user, token) for token in user.tokens.values() if token.digest == digest), None)
+
+    def memberships_of(self, client: bytes) -> list[Membership]:
+        """The consumer groups that a client id is in, ascending."""
+        return sorted(self.memberships.get(client, ()))
 
     def ordered_streams(self) -> list[Stream]:
         """Streams in ascending id order."""

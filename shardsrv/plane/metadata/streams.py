@@ -7,21 +7,12 @@ with the result code and changes nothing; names are unique, case-sensitive.
 from __future__ import annotations
 
 from shardsrv.errors import RequestRefused
-from shardsrv.plane.metadata import permissions, records, topics
+from shardsrv.plane.metadata import groups, lookup, permissions, records, topics
 from shardsrv.plane.metadata.entry import Entry
 from shardsrv.plane.metadata.permissions import Right
-from shardsrv.plane.metadata.state import MetadataState, Stream
+from shardsrv.plane.metadata.state import Stream
 from shardsrv.wire.error_codes import ErrorCode
-from shardsrv.wire.primitives import Identifier
 from shardsrv.wire.streams import CreateStream, DeleteStream, PurgeStream, UpdateStream
-
-
-def resolve(state: MetadataState, identifier: Identifier) -> Stream:
-    """The stream, or RequestRefused (1009)."""
-    stream = state.find_stream(identifier)
-    if stream is None:
-        raise RequestRefused(ErrorCode.STREAM_ID_NOT_FOUND, stream=identifier)
-    return stream
 
 
 def create_stream(entry: Entry, command: CreateStream) -> bytes:
@@ -41,7 +32,7 @@ def create_stream(entry: Entry, command: CreateStream) -> bytes:
 def update_stream(entry: Entry, command: UpdateStream) -> bytes:
     """Renames a stream; its own name is no conflict. Result codes: 1009, 41, 1012."""
     state = entry.state
-    stream = resolve(state, command.stream)
+    stream = lookup.find_stream(state, command.stream)
     permissions.require(state, entry.user_id, Right.WRITE_STREAM, stream.id)
     if state.stream_ids.get(command.name, stream.id) != stream.id:
         raise RequestRefused(ErrorCode.STREAM_NAME_ALREADY_EXISTS, name=command.name)
@@ -54,9 +45,10 @@ def update_stream(entry: Entry, command: UpdateStream) -> bytes:
 def delete_stream(entry: Entry, command: DeleteStream) -> bytes:
     """Removes a stream with its topics. Result codes: 1009, 41."""
     state = entry.state
-    stream = resolve(state, command.stream)
+    stream = lookup.find_stream(state, command.stream)
     permissions.require(state, entry.user_id, Right.WRITE_STREAM, stream.id)
     for topic in stream.ordered_topics():
+        groups.forget_members(entry.state, stream, topic)
         topics.remove_partitions(entry, stream, topic, len(topic.partitions))
     del state.streams[stream.id]
     del state.stream_ids[stream.name]
@@ -66,7 +58,7 @@ def delete_stream(entry: Entry, command: DeleteStream) -> bytes:
 
 def purge_stream(entry: Entry, command: PurgeStream) -> bytes:
     """Empties every partition of every topic. Result codes: 1009, 41."""
-    stream = resolve(entry.state, command.stream)
+    stream = lookup.find_stream(entry.state, command.stream)
     permissions.require(entry.state, entry.user_id, Right.WRITE_STREAM, stream.id)
     for topic in stream.ordered_topics():
         topics.purge(entry, stream, topic)

@@ -8,7 +8,7 @@ checked, and are checked again against the topic as it is when the entry is appl
 from __future__ import annotations
 
 from shardsrv.errors import InvalidOptionValue, RequestRefused
-from shardsrv.plane.metadata import options_catalog, permissions, records
+from shardsrv.plane.metadata import groups, lookup, options_catalog, permissions, records
 from shardsrv.plane.metadata.changes import (
     CreatedPartition,
     PartitionsCreated,
@@ -20,22 +20,10 @@ from shardsrv.plane.metadata.commands import CreatePartitionsResolved, CreateTop
 from shardsrv.plane.metadata.entry import Entry
 from shardsrv.plane.metadata.options_catalog import TopicSettings, Values
 from shardsrv.plane.metadata.permissions import Right
-from shardsrv.plane.metadata.state import MetadataState, Partition, PartitionIdentity, Stream, Topic, identity_of
+from shardsrv.plane.metadata.state import Partition, PartitionIdentity, Stream, Topic, identity_of
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.groups import MAX_PARTITIONS
-from shardsrv.wire.primitives import Identifier
 from shardsrv.wire.topics import DeletePartitions, DeleteTopic, PurgeTopic, UpdateTopic
-
-
-def resolve(state: MetadataState, stream_identifier: Identifier, topic_identifier: Identifier) -> tuple[Stream, Topic]:
-    """The topic and its stream, or RequestRefused (1009, 2010)."""
-    stream = state.find_stream(stream_identifier)
-    if stream is None:
-        raise RequestRefused(ErrorCode.STREAM_ID_NOT_FOUND, stream=stream_identifier)
-    topic = stream.find_topic(topic_identifier)
-    if topic is None:
-        raise RequestRefused(ErrorCode.TOPIC_ID_NOT_FOUND, stream=stream.id, topic=topic_identifier)
-    return stream, topic
 
 
 def identities(stream: Stream, topic: Topic) -> tuple[PartitionIdentity, ...]:
@@ -45,9 +33,7 @@ def identities(stream: Stream, topic: Topic) -> tuple[PartitionIdentity, ...]:
 
 def create_topic(entry: Entry, command: CreateTopicResolved) -> bytes:
     """Makes a topic with its partitions. Result codes: 1009, 41, 2013 name taken, 2021 full, 4042."""
-    stream = entry.state.find_stream(command.stream)
-    if stream is None:
-        raise RequestRefused(ErrorCode.STREAM_ID_NOT_FOUND, stream=command.stream)
+    stream = lookup.find_stream(entry.state, command.stream)
     permissions.require(entry.state, entry.user_id, Right.CREATE_TOPIC, stream.id)
     if command.name in stream.topic_ids:
         raise RequestRefused(ErrorCode.TOPIC_NAME_ALREADY_EXISTS, name=command.name)
@@ -66,7 +52,7 @@ def create_topic(entry: Entry, command: CreateTopicResolved) -> bytes:
 
 def update_topic(entry: Entry, command: UpdateTopic) -> bytes:
     """Sets the name, and the options whose keys are present. Result codes: 1009, 2010, 41, 2013, 4042."""
-    stream, topic = resolve(entry.state, command.stream, command.topic)
+    stream, topic = lookup.find_topic(entry.state, command.stream, command.topic)
     permissions.require(entry.state, entry.user_id, Right.WRITE_TOPIC, stream.id, topic.id)
     if stream.topic_ids.get(command.name, topic.id) != topic.id:
         raise RequestRefused(ErrorCode.TOPIC_NAME_ALREADY_EXISTS, name=command.name)
@@ -94,8 +80,9 @@ def updated_options(topic: Topic, command: UpdateTopic) -> tuple[Values, Values,
 
 def delete_topic(entry: Entry, command: DeleteTopic) -> bytes:
     """Removes a topic with its partitions and groups. Result codes: 1009, 2010, 41."""
-    stream, topic = resolve(entry.state, command.stream, command.topic)
+    stream, topic = lookup.find_topic(entry.state, command.stream, command.topic)
     permissions.require(entry.state, entry.user_id, Right.WRITE_TOPIC, stream.id, topic.id)
+    groups.forget_members(entry.state, stream, topic)
     remove_partitions(entry, stream, topic, len(topic.partitions))
     del stream.topics[topic.id]
     del stream.topic_ids[topic.name]
@@ -105,7 +92,7 @@ def delete_topic(entry: Entry, command: DeleteTopic) -> bytes:
 
 def purge_topic(entry: Entry, command: PurgeTopic) -> bytes:
     """Empties every partition. Result codes: 1009, 2010, 41."""
-    stream, topic = resolve(entry.state, command.stream, command.topic)
+    stream, topic = lookup.find_topic(entry.state, command.stream, command.topic)
     permissions.require(entry.state, entry.user_id, Right.WRITE_TOPIC, stream.id, topic.id)
     purge(entry, stream, topic)
     return b""
@@ -120,21 +107,23 @@ def purge(entry: Entry, stream: Stream, topic: Topic) -> None:
 
 def create_partitions(entry: Entry, command: CreatePartitionsResolved) -> bytes:
     """Adds partitions. Result codes: 1009, 2010, 41, 3013 no ids left."""
-    stream, topic = resolve(entry.state, command.stream, command.topic)
+    stream, topic = lookup.find_topic(entry.state, command.stream, command.topic)
     permissions.require(entry.state, entry.user_id, Right.WRITE_TOPIC, stream.id, topic.id)
     if len(topic.partitions) + command.partitions_count > MAX_PARTITIONS:
         raise RequestRefused(ErrorCode.PARTITION_ID_SPACE_EXHAUSTED, partitions=len(topic.partitions))
     add_partitions(entry, stream, topic, command.partitions_count, command.created_view)
+    groups.partitions_changed(entry, stream, topic)
     return b""
 
 
 def delete_partitions(entry: Entry, command: DeletePartitions) -> bytes:
     """Removes partitions from the tail. Result codes: 1009, 2010, 41, 2019 more than there are."""
-    stream, topic = resolve(entry.state, command.stream, command.topic)
+    stream, topic = lookup.find_topic(entry.state, command.stream, command.topic)
     permissions.require(entry.state, entry.user_id, Right.WRITE_TOPIC, stream.id, topic.id)
     if command.partitions_count > len(topic.partitions):
         raise RequestRefused(ErrorCode.INVALID_PARTITIONS_COUNT, partitions=len(topic.partitions))
     remove_partitions(entry, stream, topic, command.partitions_count)
+    groups.partitions_changed(entry, stream, topic)
     return b""
 
 

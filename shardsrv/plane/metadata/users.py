@@ -9,27 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from shardsrv.errors import RequestRefused
-from shardsrv.plane.metadata import permissions, records
+from shardsrv.plane.metadata import lookup, permissions, records
 from shardsrv.plane.metadata.commands import ChangePasswordResolved, CreateUserResolved
 from shardsrv.plane.metadata.entry import Entry
 from shardsrv.plane.metadata.permissions import Right
-from shardsrv.plane.metadata.state import ROOT_ID, MetadataState, User
+from shardsrv.plane.metadata.state import ROOT_ID, User
 from shardsrv.wire.constants import UserStatus
 from shardsrv.wire.error_codes import ErrorCode
-from shardsrv.wire.primitives import Identifier
 from shardsrv.wire.users import DeleteUser, UpdatePermissions, UpdateUser
 
 MIN_USERNAME: Final = 3
 MAX_USERNAME: Final = 50
 """Bytes of a username."""
-
-
-def resolve(state: MetadataState, identifier: Identifier) -> User:
-    """The user, or RequestRefused (20)."""
-    user = state.find_user(identifier)
-    if user is None:
-        raise RequestRefused(ErrorCode.RESOURCE_NOT_FOUND, user=identifier)
-    return user
 
 
 def _check_username(name: str) -> None:
@@ -63,7 +54,7 @@ def update_user(entry: Entry, command: UpdateUser) -> bytes:
     """Sets the name, the status, both or neither; an unknown status is passed over. Result codes: 20, 41, 43, 46, 48
     root."""
     state = entry.state
-    user = resolve(state, command.user)
+    user = lookup.find_user(state, command.user)
     permissions.require(state, entry.user_id, Right.WRITE_USERS)
     name = user.username if command.username is None else command.username
     if name != user.username:
@@ -83,10 +74,12 @@ def update_user(entry: Entry, command: UpdateUser) -> bytes:
 def delete_user(entry: Entry, command: DeleteUser) -> bytes:
     """Removes a user with its tokens and permissions. Result codes: 20, 41, 48 root."""
     state = entry.state
-    user = resolve(state, command.user)
+    user = lookup.find_user(state, command.user)
     permissions.require(state, entry.user_id, Right.WRITE_USERS)
     if user.id == ROOT_ID:
         raise RequestRefused(ErrorCode.CANNOT_DELETE_USER, user=ROOT_ID)
+    for token in user.tokens.values():
+        del state.token_owners[token.digest]
     del state.users[user.id]
     del state.user_ids[user.username]
     state.user_numbers.release(user.id)
@@ -95,7 +88,7 @@ def delete_user(entry: Entry, command: DeleteUser) -> bytes:
 
 def update_permissions(entry: Entry, command: UpdatePermissions) -> bytes:
     """Replaces, or takes away, the permissions. Result codes: 20, 41, 49 root."""
-    user = resolve(entry.state, command.user)
+    user = lookup.find_user(entry.state, command.user)
     permissions.require(entry.state, entry.user_id, Right.WRITE_USERS)
     if user.id == ROOT_ID:
         raise RequestRefused(ErrorCode.CANNOT_CHANGE_PERMISSIONS, user=ROOT_ID)
@@ -105,7 +98,7 @@ def update_permissions(entry: Entry, command: UpdatePermissions) -> bytes:
 
 def change_password(entry: Entry, command: ChangePasswordResolved) -> bytes:
     """Replaces the hash when the current password was right; one's own needs no right. Result codes: 20, 41, 42."""
-    user = resolve(entry.state, command.user)
+    user = lookup.find_user(entry.state, command.user)
     if user.id != entry.user_id:
         permissions.require(entry.state, entry.user_id, Right.WRITE_USERS)
     if command.verified_hash != user.password_hash:
