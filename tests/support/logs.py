@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +61,7 @@ def open_log(directory: Path, **arguments: Any) -> tuple[PrepareLog, LogRecovery
 
 
 def write_log(directory: Path, prepares: Iterable[Prepare], sync: bool = True, **arguments: Any) -> None:
-    """A new log with ``prepares``, one flush each, closed as a process that ends leaves it: no index of the active segment."""
+    """A new log with ``prepares``, one flush each, left as a process that ends leaves it: without an active index."""
     log, _ = open_log(directory, **arguments)
     for prepare in prepares:
         log.append(prepare)
@@ -101,3 +104,14 @@ def entry_edges(data: bytes) -> list[int]:
     while edges[-1] < len(data):
         edges.append(edges[-1] + int.from_bytes(data[edges[-1] + 48 : edges[-1] + 52], "little"))
     return edges
+
+
+@contextmanager
+def fast_directory() -> Iterator[Path]:
+    """A directory in memory where there is one: for tests that open a log thousands of times."""
+    base = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    directory = Path(tempfile.mkdtemp(dir=base, prefix="shardsrv-test-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
