@@ -61,8 +61,8 @@ cdef class Reactor:
     cdef Fifo parked
     cdef uint64_t seen_releases
     cdef uint64_t seen_frees
-    cdef object closed         # deque of (connection id, reason) that the handler has not heard of
-    cdef object woken          # deque of watch tokens
+    cdef list closed           # queue of (connection id, reason) that the handler has not heard of
+    cdef list woken            # queue of watch tokens
     cdef dict watches          # token -> (fd, key, is_eventfd)
     cdef uint64_t next_watch
     cdef Buffer chunk

@@ -20,7 +20,6 @@ ingress budget has no room the socket is not read until room has come back (`par
 Source of the frame rules: the client protocol, transport framing (size field u32 at 48, command byte at 60).
 """
 
-from collections import deque
 import os
 from typing import Protocol
 
@@ -179,8 +178,8 @@ cdef class Reactor:
         self.unauthenticated_bytes_max = unauthenticated_bytes_max
         self.connections_max = connections_max
         self.free_head = NO_SLOT
-        self.closed = deque()
-        self.woken = deque()
+        self.closed = []
+        self.woken = []
         self.watches = {}
         self.precise = True
         self.table = <Connection*>calloc(connections_max, sizeof(Connection))
@@ -435,7 +434,7 @@ cdef class Reactor:
             for index in range(count):
                 self.note(self.events + index)
             while self.woken:
-                watched = self.watches.get(self.woken.popleft())
+                watched = self.watches.get(self.woken.pop(0))
                 if watched is not None:
                     handler.on_wake(watched[1])
             if self.ready.count > 0:
@@ -448,7 +447,7 @@ cdef class Reactor:
                     self.table[slot].queued = False
                     self.service(self.table + slot, on_frame)
             while self.closed:
-                connection, reason = self.closed.popleft()
+                connection, reason = self.closed.pop(0)
                 handler.on_close(connection, reason)
             return count
         finally:

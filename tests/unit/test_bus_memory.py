@@ -376,44 +376,63 @@ def test_wake_may_sleep_only_when_no_lane_has_records() -> None:
 
 
 def test_no_wake_up_is_lost_between_two_processes() -> None:
-    """Litmus: both sides store, fence, then load the other's word; without a fence one sleeps on a full lane."""
-    region = Region("litmus", 2 * (64 + LANE_HEADER_SIZE + 4096))
+    """Litmus of the fences: each side stores, then loads the other's word, at the same moment as nearly as can be had.
+
+    The answering side spins, so that its answer comes after about a microsecond; the asking side goes to sleep after a
+    random time of that order. Without the fence in `notify` the answer is published and the word is read too early: the
+    asking side sleeps on a full lane. With either fence taken out this failed within a second in every run on two cores.
+    """
     half = 64 + LANE_HEADER_SIZE + 4096
+    region = Region("litmus", 2 * half)
     fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2)]
-    rounds, stop_after = 200_000, time.monotonic() + 1.5
+    payload, stop = (b"ping",), 2
 
-    def play(me: int) -> int:
-        """Answer each record with one; returns how often this side slept while its record was already published."""
-        mine, other = Lane(region, me * half + 64, 4096), Lane(region, (1 - me) * half + 64, 4096)
-        wake, peer = Wake(region, me * half, fds[me]), Wake(region, (1 - me) * half, fds[1 - me])
-        lanes, payload, lost, answers = [mine], (b"ping",), 0, me == 0
-        stopped = [False]
+    def ends(me: int) -> tuple[Lane, Lane, Wake, Wake]:
+        return (
+            Lane(region, me * half + 64, 4096),
+            Lane(region, (1 - me) * half + 64, 4096),
+            Wake(region, me * half, fds[me]),
+            Wake(region, (1 - me) * half, fds[1 - me]),
+        )
 
-        def on_record(kind: int, _: bytes) -> None:
-            stopped[0] = stopped[0] or kind == 2
-
-        for turn in range(rounds):
-            if answers:
-                last = me == 0 and (turn == rounds - 1 or time.monotonic() > stop_after)
-                other.push(2 if last else 1, payload)
+    def answer() -> None:
+        mine, other, wake, peer = ends(1)
+        kinds: list[int] = []
+        patience = time.monotonic() + 15
+        while stop not in kinds and time.monotonic() < patience:
+            kinds.clear()
+            if mine.drain(lambda kind, _: kinds.append(kind), 1):
+                other.push(1, payload)
                 other.deliver(peer)
-                if last:
-                    return lost
-            answers = True
-            while mine.drain(on_record, 16) == 0:
-                if wake.may_sleep(lanes):
-                    if not select.select([fds[me]], [], [], 0.5)[0]:
-                        lost += mine.pending()
-                    else:
-                        os.eventfd_read(fds[me])
-                    wake.awake()
-            if stopped[0]:
-                return lost
-        return lost
+            elif wake.may_sleep([mine], spin_us=2000.0):
+                wake.awake()
 
-    pid = run_in_child(lambda: os._exit(min(play(1), 100)))
-    assert play(0) == 0
+    def slept_on_a_full_lane(mine: Lane, wake: Wake) -> bool:
+        while not select.select([wake.fd], [], [], 0.02)[0]:
+            # The answer may have come just now: then its wake-up follows at once.
+            if mine.pending() and not select.select([wake.fd], [], [], 0.2)[0]:
+                return True
+        os.eventfd_read(wake.fd)
+        return False
+
+    pid = run_in_child(answer)
+    mine, other, wake, peer = ends(0)
+    lanes, draw = [mine], random.Random(1)
+    lost = sleeps = 0
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end and lost == 0:
+        for _ in range(200):
+            other.push(1, payload)
+            other.deliver(peer)
+            while mine.drain(lambda kind, _: None, 4) == 0:
+                if wake.may_sleep(lanes, spin_us=draw.random() * 4):
+                    sleeps += 1
+                    lost += slept_on_a_full_lane(mine, wake)
+                    wake.awake()
+    other.push(stop, payload)
+    other.deliver(peer)
     assert join(pid) == 0
+    assert lost == 0 and sleeps > 100
     for fd in fds:
         os.close(fd)
 
