@@ -32,7 +32,7 @@ HOT: tuple[str, ...] = (
     "shardsrv/vsr/record.py",
     "shardsrv/vsr/replica.py",
 )
-"""Modules of the pure rooms that are compiled, by path below the root. The ``.pxd`` beside each gives its classes C fields."""
+"""Modules of the pure rooms that are compiled, by path below the root. The ``.pxd`` beside each gives it C fields."""
 
 DIRECTIVES = {"language_level": 3, "embedsignature": True, "binding": False}
 # Overflow is checked in the room whose integers come from peers (decoders bound them below 2**62 already).

@@ -12,7 +12,7 @@ cdef class PipelineEntry:
 
 cdef class Pipeline:
     cdef public long long depth
-    cdef public object entries
+    cdef public list entries
     cdef list _spare
 
     cpdef push(self, long long token, object prepare, object origin, bint synced)

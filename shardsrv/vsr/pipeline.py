@@ -7,7 +7,6 @@ two tokens say it for all.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 
@@ -42,7 +41,7 @@ class Pipeline:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.entries: deque[PipelineEntry] = deque()
+        self.entries: list[PipelineEntry] = []  # short: a list is smaller than a deque, and idle groups are many
         self._spare: list[PipelineEntry] = []
 
     def __len__(self) -> int:
@@ -60,7 +59,7 @@ class Pipeline:
 
     def pop(self, entry: PipelineEntry) -> None:
         """The first op, ``entry``, is committed."""
-        self.entries.popleft()
+        del self.entries[0]
         entry.prepare = None
         entry.origin = None
         entry.waiters = None

@@ -7,6 +7,6 @@ class Record:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        cls = type(self)
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in cls.__slots__)
-        return f"{cls.__name__}({fields})"
+        names: tuple[str, ...] = type(self).__slots__
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__name__}({fields})"

@@ -21,8 +21,9 @@ from shardsrv._core import dedup_key
 from shardsrv.wire.constants import Operation
 
 DEFAULT_SIZE: Final = 1024
-"""Ops that a retry may lag behind. A client waits for each answer, so this is far more than its own traffic; it must
-also outlast what other clients send meanwhile, at most for the half minute in which a client repeats."""
+"""Ops of the partition, of all its clients, that a retry may lag behind. A client that was told to come again does so
+on the same connection within 50 ms; one that lost its connection logs in anew and is another session. An entry takes
+about 350 bytes, so a busy partition pays about that many KiB."""
 
 STRIDE: Final = 64
 """Ops between two times at which old requests are forgotten."""

@@ -19,7 +19,7 @@ cdef class PartitionPlane(Plane):
     cdef public DedupWindow dedup
     cdef public long long head_next_offset
     cdef long long _head_generation
-    cdef object _in_flight
+    cdef list _in_flight
     cdef object _asked
     cdef object _asked_key
 

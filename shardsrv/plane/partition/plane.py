@@ -18,7 +18,6 @@ Sizes are bytes of batches, headers included, as they are stored.
 
 from __future__ import annotations
 
-from collections import deque
 from struct import Struct
 from typing import Any, Final
 
@@ -103,7 +102,7 @@ class PartitionPlane(Plane):
         # head
         self.head_next_offset = 0
         self._head_generation = 0
-        self._in_flight: deque[tuple[int, int, int]] = deque()  # sends: base offset, next offset, bytes
+        self._in_flight: list[tuple[int, int, int]] = []  # sends: base offset, next offset, bytes
         self._asked: Request | None = None
         self._asked_key: bytes | None = None
 
@@ -276,7 +275,7 @@ class PartitionPlane(Plane):
         """Apply the next committed entry; returns the reply body."""
         op = prepare.op
         if prepare.operation == _SEND:
-            base, following, size = self._in_flight.popleft()
+            base, following, size = self._in_flight.pop(0)
             self.next_offset = following
             self.bytes += size
             reply = self._send_reply(base)
