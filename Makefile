@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 DATA ?= ./local_data
 ARGS ?=
 TESTS ?=
+JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
 COMPILED := setup.py $(shell find shardsrv -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') \
             $(shell find shardsrv/wire shardsrv/vsr shardsrv/plane -name '*.py')
@@ -66,16 +67,18 @@ $(VENV)/.created:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "shardsrv: $(PYTHON) lacks the module venv or \
 	ensurepip; install the package python3-venv." >&2; exit 1; }
 	@rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.requirements: pyproject.toml $(VENV)/.created
 	@$(BIN)/python -c '$(REQUIREMENTS)' > $(VENV)/requirements.txt
-	$(BIN)/python -m pip --disable-pip-version-check install -q -r $(VENV)/requirements.txt
+	@echo "shardsrv: installing what is needed into $(VENV)"
+	@$(BIN)/python -m pip --disable-pip-version-check install -q -r $(VENV)/requirements.txt
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.requirements $(COMPILED)
-	@$(BIN)/python setup.py -q build_ext --inplace
+	@echo "shardsrv: compiling what has changed"
+	@$(BIN)/python setup.py -q build_ext --inplace --parallel $(JOBS)
 	@test -x $(BIN)/shardsrv || \
 	    $(BIN)/python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e .
 	@touch $@

@@ -140,6 +140,10 @@ class Output:
                 self.file.write(line)
             except OSError:
                 self.lost += 1
+        self.say(line)
+
+    def say(self, line: bytes) -> None:
+        """Write a line to standard output alone, as it is."""
         try:
             self._to_stream(line)
         except (OSError, ValueError):
@@ -260,6 +264,11 @@ def get_logger(node: int | None, shard: int | str) -> Any:
         context_class=dict,
         cache_logger_on_first_use=True,
     ).bind(node=node, shard=shard)
+
+
+def say(text: str) -> None:
+    """A plain line on standard output for the person who started the node; never blocks, never raises."""
+    _output.say(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def report(logger: Any, notices: tuple[Notice, ...]) -> None:

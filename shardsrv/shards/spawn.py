@@ -7,6 +7,7 @@ ignores the signals of the terminal, and obeys its control channel alone; it nev
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import hashlib
 import os
@@ -174,6 +175,7 @@ def _become_shard(
         name_process(f"shardsrv-{context.node}-{context.shard}")
         if context.core is not None:
             os.sched_setaffinity(0, {context.core})
+        faulthandler.enable()
         gc.freeze()
         code = entry(context)
     except BaseException as error:

@@ -7,6 +7,7 @@ more); the exit codes are those of `control.ExitCode`, and an error is one sente
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import importlib
@@ -78,7 +79,8 @@ def run(config: Config, options: Options) -> int:
 
 def complain(text: str) -> None:
     """One line for the person who started the program."""
-    print(f"shardsrv: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):
+        print(f"shardsrv: {text}", file=sys.stderr, flush=True)
 
 
 def _run(config: Config, options: Options) -> Stopped:
@@ -131,7 +133,7 @@ def _run_in(directory: ClaimedDirectory, config: Config, options: Options, plan:
         make_shared=lambda: (options.make_shared or make_shared)(plan.shard_count, config),
         prepare=lambda: (options.prepare or prepare)(directory.path, plan.shard_count),
         logger=logger,
-        say=lambda text: print(text, flush=True),
+        say=logs.say,
         tidy=lambda: tidy(log_file, logger),
     )
     name_process(f"shardsrv-{options.node}")

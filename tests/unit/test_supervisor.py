@@ -149,6 +149,10 @@ class Node:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.status
 
+    def stop_reading(self) -> None:
+        os.close(self._read)
+        self._read = os.open("/dev/null", os.O_RDONLY)
+
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
         return self.wait()
@@ -325,6 +329,19 @@ def test_a_configuration_that_cannot_be_written_does_not_keep_the_node_from_serv
     node.until("current_config.toml cannot be written")
     node.until("is ready")
     assert node.stop() == ExitCode.CLEAN
+
+
+def test_an_output_that_nobody_reads_any_more_does_not_matter(start: Start, tmp_path: Path) -> None:
+    node = start()
+    node.until("awaiting shard runtimes")
+    node.stop_reading()
+    give_up = time.monotonic() + PATIENCE
+    while not (tmp_path / "data" / "runtime" / "current_config.toml").exists():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    node.signal(signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(node.pid, 0)[1]) == ExitCode.CLEAN
+    node.status = ExitCode.CLEAN
 
 
 def test_archives_of_the_log_are_looked_at_while_the_node_serves(start: Start, tmp_path: Path) -> None:
