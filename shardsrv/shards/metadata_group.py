@@ -68,9 +68,9 @@ class MetadataGroup(Group):
     def committed(self, effect: Committed) -> None:
         """Pass the entry on and keep the answer until all shards have applied it."""
         prepare = effect.prepare
-        # A logout that came too late concerns the client table alone: the other copies only count it.
-        applies = bytes([self.plane.op == prepare.op])
-        self.host.links.broadcast(records.COMMITTED, applies + bytes(prepare.header), prepare.body)
+        # The owners of partitions follow their own copies; what this copy recorded for them has no reader.
+        self.plane.take_changes()
+        self.host.links.broadcast(records.COMMITTED, bytes(prepare.header), prepare.body)
         self._follow_session(prepare.operation, prepare.client, prepare.op, effect.origin)
         self.host.metadata_changed()
         origin = effect.origin

@@ -169,10 +169,9 @@ class PartitionShard(Shard):
 
     def _committed_record(self, sender: int, head: memoryview, body: memoryview) -> None:
         """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be applied."""
-        prepare = Prepare.load(bytes(head[1:]) + bytes(body))
-        if head[0]:
-            self.plane.apply(prepare)
-            self._metadata_moved()
+        prepare = Prepare.load(bytes(head) + bytes(body))
+        self.plane.apply(prepare)
+        self._metadata_moved()
         self.reconciler.follow(prepare.op, self.plane.take_changes())
 
     def _metadata_moved(self) -> None:
