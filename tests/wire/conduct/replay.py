@@ -70,7 +70,7 @@ class Mismatch:
 
 @dataclass(slots=True)
 class Report:
-    """What a replay found: exchanges compared, those of them without a deviation, deviations by class, what differed."""
+    """What a replay found: exchanges compared, those without a deviation, deviations by class, what differed."""
 
     compared: int = 0
     exact: int = 0
