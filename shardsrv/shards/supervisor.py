@@ -199,6 +199,8 @@ def load_entry() -> Entry:
     """What a shard runs, imported here with all that it needs, once, so that the forks share it."""
     module, _, name = ENTRY.partition(":")
     entry: Entry = getattr(importlib.import_module(module), name)
+    for kind in ("metadata_shard", "partition_shard"):
+        importlib.import_module(f"shardsrv.shards.{kind}")
     return entry
 
 
