@@ -1,11 +1,11 @@
-"""How many requests the reactor answers: echo of small frames inside trio, against a lockstep client in another process.
+"""How many requests the reactor answers: echo of small frames inside trio, a lockstep client in another process.
 
     python bench/echo.py --connections 1,8 --seconds 2 --body 100
 
-The server is one process: a trio task waits for the reactor's epoll descriptor, polls it (each poll waits up to 50 us) until
-a few polls in a row bring nothing, and goes back to trio. Each frame costs one Python callback and one reply. The client
-is a reactor too (frames are frames in both directions), so that what is measured is mostly the server; on two cores each
-has one.
+The server is one process: a trio task waits for the reactor's epoll descriptor, polls it (each poll waits up to
+50 us) until a few polls in a row bring nothing, and goes back to trio. Each frame costs one Python callback and one
+reply. The client is a reactor too (frames are frames in both directions), so that what is measured is mostly the
+server; on two cores each has one.
 
 Printed: requests/s, and processor time of the server for each request, user and system apart.
 """

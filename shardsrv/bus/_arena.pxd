@@ -41,7 +41,7 @@ cdef class Arena:
     cdef uint64_t generation                        # forks() at the time this process became the owner
     cdef uint32_t pages
     cdef uint32_t granules
-    cdef uint8_t* state                             # by page: FREE | order or TAKEN | order at the head of a block, else 0
+    cdef uint8_t* state                             # by page: FREE | order or TAKEN | order at a block's head, else 0
     cdef uint32_t* following                        # free lists, doubly linked by page number
     cdef uint32_t* previous
     cdef uint32_t heads[ORDERS]

@@ -3,10 +3,10 @@
 
 Invariants:
 
-* a region is mapped before the fork and inherited; it is unmapped only when the last object that points into it goes, and an
-  unmapping in one process never touches another;
-* only the owner of an arena allocates and frees in it; its book-keeping is private memory of the owner, and a buffer that is
-  inherited by a forked child frees nothing there;
+* a region is mapped before the fork and inherited; it is unmapped only when the last object that points into it goes,
+  and an unmapping in one process never touches another;
+* only the owner of an arena allocates and frees in it; its book-keeping is private memory of the owner, and a buffer
+  that is inherited by a forked child frees nothing there;
 * blocks never overlap, start at a multiple of their size, and come back whole: buddies are joined when both are free.
 """
 
@@ -23,7 +23,8 @@ import os
 from shardsrv.errors import OurFault
 
 cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
+    ctypedef void (*fork_handler)() noexcept nogil
+    int pthread_atfork(fork_handler prepare, fork_handler parent, fork_handler child)
 
 cdef extern from "<sys/mman.h>" nogil:
     int memfd_create(const char* name, unsigned int flags)
@@ -49,7 +50,7 @@ cdef enum:
     NONE_PAGE = 0xFFFFFFFF
     SWEEP_GRANULES = 2         # at most 2 MiB go back per freed block: about 100 us, so that no turn stalls
 
-# --- forks -------------------------------------------------------------------------------------------------------------
+# --- forks -----------------------------------------------------------------------------------------------------------
 
 cdef uint64_t fork_count = 0
 
@@ -60,14 +61,16 @@ cdef void after_fork_in_child() noexcept nogil:
 
 
 cdef uint64_t forks() noexcept nogil:
-    """How many forks lie between the first process and this one. Cheaper than getpid() where objects ask who they belong to."""
+    """How many forks lie between the first process and this one. Cheaper than getpid() where objects ask who they
+    belong to.
+    """
     return fork_count
 
 
 if pthread_atfork(NULL, NULL, after_fork_in_child) != 0:
     raise OurFault("pthread_atfork failed")
 
-# --- regions -----------------------------------------------------------------------------------------------------------
+# --- regions ---------------------------------------------------------------------------------------------------------
 
 
 @cython.no_gc
@@ -140,7 +143,7 @@ cdef class Region:
             close(self.fd)
             self.fd = -1
 
-# --- arena -------------------------------------------------------------------------------------------------------------
+# --- arena -----------------------------------------------------------------------------------------------------------
 
 
 @cython.no_gc
@@ -170,10 +173,11 @@ cdef class Buffer:
 cdef class Arena:
     """Allocator over a region: blocks of 4 KiB to 128 MiB in powers of two, buddies joined when both are free.
 
-    The process that makes it with ``owner=True`` (after the fork) allocates; every other one only looks, by descriptor.
-    Small blocks that are freed stay ready in a bounded cache; when nothing else is left the cache is joined too. When more than
-    `keep_bytes` lie idle as whole touched granules of 1 MiB, pages go back to the kernel (MADV_REMOVE), the longest idle first
-    in address order and a few at a time, so that a block in constant use is not faulted in again and again.
+    The process that makes it with ``owner=True`` (after the fork) allocates; every other one only looks, by
+    descriptor. Small blocks that are freed stay ready in a bounded cache; when nothing else is left the cache is
+    joined too. When more than `keep_bytes` lie idle as whole touched granules of 1 MiB, pages go back to the kernel
+    (MADV_REMOVE), going round in address order and a few at a time, so that a block in constant use is not faulted in
+    again and again.
 
     Args:
         region: the memory; all of it belongs to this arena.
@@ -357,7 +361,8 @@ cdef class Arena:
         cdef uint32_t returned = 0
         cdef size_t offset
         cdef size_t length
-        while looked < self.granules and returned < SWEEP_GRANULES and self.idle_bytes > self.keep_bytes - self.keep_bytes // 4:
+        cdef size_t goal = self.keep_bytes - self.keep_bytes // 4
+        while looked < self.granules and returned < SWEEP_GRANULES and self.idle_bytes > goal:
             looked += 1
             self.sweep = self.sweep + 1 if self.sweep + 1 < self.granules else 0
             if not self.granule_touched[self.sweep] or self.granule_pages[self.sweep] != 0:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """One received request frame, where it lies in the arena, and the budget that received bytes are charged to.
 
-Invariants: a frame is complete; its bytes stay where they were received until the frame and every view of it are gone, and only
-then does the budget get them back. Nothing is decoded before it is asked for.
+Invariants: a frame is complete; its bytes stay where they were received until the frame and every view of it are gone,
+and only then does the budget get them back. Nothing is decoded before it is asked for.
 
 Source of the layout: the request header, 256 bytes, of the client protocol. Fields read here, by offset:
     48  u32 size      60  u8 command     128 16 client    144 u128 request_checksum    160 u64 timestamp

@@ -3,14 +3,14 @@
 
 Invariants:
 
-* one writer per datum: only the sender of a lane moves its tail, only the receiver its head, only the owning shard writes a
-  counter slot;
-* publishing is a release store; before the look at a sleeping word there is a full fence, because a store followed by a load of
-  another word may otherwise be reordered by the processor and a wake-up is lost;
+* one writer per datum: only the sender of a lane moves its tail, only the receiver its head, only the owning shard
+  writes a counter slot;
+* publishing is a release store; before the look at a sleeping word there is a full fence, because a store followed by
+  a load of another word may otherwise be reordered by the processor and a wake-up is lost;
 * full is an answer, never a wait.
 
-Byte layouts (lane, wake word, counter slot) are written at their classes; all integers are little-endian. The regions that
-these objects lie in, and the arena, come from `_arena` and are offered here too.
+Byte layouts (lane, wake word, counter slot) are written at their classes; all integers are little-endian. The regions
+that these objects lie in, and the arena, come from `_arena` and are offered here too.
 """
 
 cimport cython
@@ -75,7 +75,7 @@ cdef enum:
     SLOT_WORDS = 8
     SEQUENCE_TRIES = 200000    # with a yield every 256: far beyond any preempted writer
 
-# --- lanes -------------------------------------------------------------------------------------------------------------
+# --- lanes -----------------------------------------------------------------------------------------------------------
 
 
 @cython.final
@@ -111,7 +111,9 @@ cdef class Lane:
         self.seen_head = self.head
 
     cdef bint push_c(self, uint32_t kind, size_t total, uint8_t** place) noexcept nogil:
-        """Room for a record of `total` payload bytes: its header is written, `place` points at the payload. False when full."""
+        """Room for a record of `total` payload bytes: its header is written, `place` points at the payload. False when
+        full.
+        """
         cdef size_t size = (RECORD_HEADER + total + 7) & ~<size_t>7
         cdef size_t position = self.tail & (self.capacity - 1)
         cdef size_t pad = self.capacity - position if self.capacity - position < size else 0
@@ -179,10 +181,11 @@ cdef class Lane:
         return self.pending_c()
 
     def drain(self, on_record, Py_ssize_t limit):
-        """Consume up to `limit` records, ``on_record(kind, payload)`` each; the payload is copied out. Returns how many.
+        """Consume up to `limit` records, ``on_record(kind, payload)`` each; the payload is copied out. Returns how
+        many.
 
-        When `on_record` raises, its record is consumed and the ones behind it are still there. Raises OurFault for a record
-        that contradicts the published tail.
+        When `on_record` raises, its record is consumed and the ones behind it are still there. Raises OurFault for a
+        record that contradicts the published tail.
         """
         cdef Py_ssize_t count = 0
         cdef uint64_t tail = load_acquire(self.shared_tail)
@@ -244,10 +247,10 @@ cdef bint spin(Tail* tails, Py_ssize_t count, uint64_t duration) noexcept nogil:
 cdef class Wake:
     """The sleeping word (u32 at `offset` of a region, alone on its cache line) and the eventfd of one receiver.
 
-    A producer publishes, then `notify()`: full fence, and if the receiver sleeps, one write to its eventfd; it also takes the
-    word down, so that several producers wake a sleeper once. A receiver calls `prepare_sleep()` (sets the word, full fence),
-    looks at its lanes once more, sleeps in epoll, then `awake()`. The two fences make it impossible that the producer misses the
-    word and the receiver misses the tail.
+    A producer publishes, then `notify()`: full fence, and if the receiver sleeps, one write to its eventfd; it also
+    takes the word down, so that several producers wake a sleeper once. A receiver calls `prepare_sleep()` (sets the
+    word, full fence), looks at its lanes once more, sleeps in epoll, then `awake()`. The two fences make it impossible
+    that the producer misses the word and the receiver misses the tail.
 
     `fd` belongs to the caller who made it.
     """
@@ -283,7 +286,8 @@ cdef class Wake:
         store_word(self.word, 0)
 
     def may_sleep(self, lanes, double spin_us=0.0):
-        """Spin up to `spin_us` microseconds (without the interpreter lock) on `lanes`, then `prepare_sleep` and look once more.
+        """Spin up to `spin_us` microseconds (without the interpreter lock) on `lanes`, then `prepare_sleep` and look
+        once more.
 
         Args:
             lanes: a list of the lanes to this receiver.
@@ -323,7 +327,7 @@ cdef class Wake:
         """Whether the word is set."""
         return load_word(self.word) != 0
 
-# --- counters ----------------------------------------------------------------------------------------------------------
+# --- counters --------------------------------------------------------------------------------------------------------
 
 
 @cython.final
@@ -379,7 +383,8 @@ cdef class Counters:
         store_slot(self.at(slot), values)
 
     def read(self, Py_ssize_t slot):
-        """(created_revision, messages, bytes, current_offset, first_offset, segments), a consistent set; zeros when unused.
+        """(created_revision, messages, bytes, current_offset, first_offset, segments), a consistent set; zeros when
+        unused.
 
         Raises OurFault when the slot never comes to rest: its writer died inside.
         """

@@ -1,7 +1,7 @@
 """Queue of the buffers that wait to be written to one socket.
 
-Invariants: a part keeps its owner alive until its last byte is written; the queue is a plain array that starts at `head` and is
-empty again when `count` reaches it; a part of no length is never queued.
+Invariants: a part keeps its owner alive until its last byte is written; the queue is a plain array that starts at
+`head` and is empty again when `count` reaches it; a part of no length is never queued.
 """
 
 from cpython.ref cimport Py_XDECREF, PyObject

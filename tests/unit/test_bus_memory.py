@@ -380,7 +380,8 @@ def test_no_wake_up_is_lost_between_two_processes() -> None:
 
     The answering side spins, so that its answer comes after about a microsecond; the asking side goes to sleep after a
     random time of that order. Without the fence in `notify` the answer is published and the word is read too early: the
-    asking side sleeps on a full lane. With either fence taken out this failed within a second in every run on two cores.
+    asking side sleeps on a full lane. With either fence taken out this failed within a second, in every run on two
+    cores.
     """
     half = 64 + LANE_HEADER_SIZE + 4096
     region = Region("litmus", 2 * half)

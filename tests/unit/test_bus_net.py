@@ -530,7 +530,7 @@ def test_full_ingress_budget_parks_and_recovers_when_frames_are_dropped() -> Non
 
 
 def test_full_arena_parks_and_recovers_when_a_buffer_is_freed() -> None:
-    with closing(make_reactor(arena_bytes=1 * MIB, frame_size_max=MIB, ingress_bytes_max=MIB)) as reactor:
+    with closing(make_reactor(arena_bytes=2 * MIB, frame_size_max=MIB, ingress_bytes_max=MIB)) as reactor:
         handler = Recorder(keep=False)
         client, _ = connect(reactor)
         blockers = []
@@ -547,10 +547,10 @@ def test_full_arena_parks_and_recovers_when_a_buffer_is_freed() -> None:
 
 
 def test_parked_connection_notices_its_end() -> None:
-    with closing(make_reactor(arena_bytes=1 * MIB, frame_size_max=MIB, ingress_bytes_max=MIB)) as reactor:
+    with closing(make_reactor(arena_bytes=2 * MIB, frame_size_max=MIB, ingress_bytes_max=MIB)) as reactor:
         handler = Recorder(lambda frame: reactor.reply_one(frame.connection, b"late"), keep=False)
         client, connection = connect(reactor)
-        held = reactor.arena.allocate(MIB)
+        held = reactor.arena.allocate(2 * MIB)
         client.sendall(request(b"x" * 1000))
         settle(reactor, handler)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -914,7 +914,7 @@ def test_addresses_of_all_families(reactor: Reactor) -> None:
 
 
 def test_limits_that_cannot_work_are_refused() -> None:
-    for limits in ({"ingress_bytes_max": 1000}, {"connections_max": 0}, {"frame_size_max": 255}):
+    for limits in ({"ingress_bytes_max": 1000}, {"connections_max": 0}, {"frame_size_max": 255}, {"arena_bytes": MIB}):
         with pytest.raises(ConfigurationError):
             make_reactor(**limits)
 
