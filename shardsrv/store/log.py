@@ -12,80 +12,31 @@ always one unbroken run.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
-from typing import Any, Final
 
 from shardsrv._core import Prepare
 from shardsrv.errors import DiskFault, OurFault
 from shardsrv.store.descriptors import DescriptorPool
-from shardsrv.store.disk import Disk, disk_fault, write_all
+from shardsrv.store.disk import Disk, disk_fault
 from shardsrv.store.faults import LogFenced
 from shardsrv.store.index import IndexCache, SparseIndex
-from shardsrv.store.log_files import cut_suffix, index_path, load_index, segment_path, walk_headers
+from shardsrv.store.log_drop import DropPlan
+from shardsrv.store.log_files import cut_suffix, load_index, walk_headers
 from shardsrv.store.log_opening import LogFacts, LogRecovery, recover
-from shardsrv.store.log_reader import LogReader
 from shardsrv.store.log_sync import SyncPlan
 from shardsrv.store.log_walk import ResumePoint, Walk, batch_range
+from shardsrv.store.log_writer import LogWriter
 from shardsrv.store.segment import (
-    PURGE_PARTITION,
     SEGMENT_HEADER,
     SEND_MESSAGES,
     GroupIdentity,
     Position,
     Segment,
-    SegmentHeader,
     ends_segment,
 )
 
-_NO_SPACE_RESERVATION: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 
-
-class _Run:
-    """What is buffered for one segment: one write."""
-
-    __slots__ = ("buffers", "end", "segment", "start")
-
-    def __init__(self, segment: Segment, start: int, buffers: list[Any], end: int) -> None:
-        self.segment = segment
-        self.start = start
-        self.buffers = buffers
-        self.end = end
-
-
-class DropPlan:
-    """Head segments that are no longer part of the log; `run` (in a thread, if wanted) removes their files."""
-
-    __slots__ = ("_directory", "_disk", "bytes", "first_ops")
-
-    def __init__(self, disk: Disk, directory: str, first_ops: list[int], count: int) -> None:
-        self._disk = disk
-        self._directory = directory
-        self.first_ops = first_ops
-        self.bytes = count
-
-    def run(self) -> None:
-        """Remove the files, oldest first, each with its own directory sync.
-
-        A file system may make the removal of two names durable in any order; with a sync between them a crash leaves a
-        log that begins later, and never one with a hole. Idempotent: a second run removes what the first left.
-
-        Raises:
-            DiskFault: the step that failed.
-        """
-        for first_op in self.first_ops:
-            path, action = segment_path(self._directory, first_op), "unlink"
-            try:
-                for path in (index_path(self._directory, first_op), segment_path(self._directory, first_op)):
-                    if self._disk.exists(path):
-                        self._disk.unlink(path)
-                action = "sync"
-                self._disk.fsync_dir(self._directory)
-            except OSError as error:
-                raise disk_fault(error, path, action) from error
-
-
-class PrepareLog(LogReader):
+class PrepareLog(LogWriter):
     """See the module. `head_op`, `head_checksum` and `next_offset` are those of flushed entries."""
 
     @classmethod
@@ -129,34 +80,25 @@ class PrepareLog(LogReader):
         except OSError as error:
             raise disk_fault(error, directory, "mkdir") from error
         pool = DescriptorPool(disk) if pool is None else pool
-        log = cls(disk, directory, identity, pool, IndexCache() if indexes is None else indexes)
-        log._segment_size = segment_size
-        log._preallocate = preallocate
+        indexes = IndexCache() if indexes is None else indexes
+        log = cls(disk, directory, identity, pool, indexes, segment_size, preallocate)
         log._adopt(walk, max(facts.synced_op, resume.op if resume is not None else 0))
         return log, recovery
 
     def __init__(
-        self, disk: Disk, directory: str, identity: GroupIdentity, pool: DescriptorPool, indexes: IndexCache
+        self,
+        disk: Disk,
+        directory: str,
+        identity: GroupIdentity,
+        pool: DescriptorPool,
+        indexes: IndexCache,
+        segment_size: int,
+        preallocate: bool,
     ) -> None:
-        super().__init__(disk, directory, identity, pool, indexes)
-        self._segment_size = 0
-        self._preallocate = False
-        self._fence: str | None = None
-        self.next_offset = 0
+        """Use `open`."""
+        super().__init__(disk, directory, identity, pool, indexes, segment_size, preallocate)
         self.synced_op = 0
         self.synced_checksum = 0
-        self.pending_bytes = 0
-        # Head of what was appended and not yet flushed.
-        self._tail_op = 0
-        self._tail_checksum = 0
-        self._tail_offset = 0
-        self._tail_floor = 0
-        self._tail_full = True
-        self._head_full = True
-        self._runs: list[_Run] = []
-        self._run: _Run | None = None
-        self._dirty: dict[int, Segment] = {}
-        self._directory_dirty = False
         self._plans = 0
         self._epoch = 0
         self._retired: list[int] = []
@@ -173,182 +115,17 @@ class PrepareLog(LogReader):
             last.size > SEGMENT_HEADER and ends_segment(last.size, self._segment_size, walk.last_operation)
         )
         for number, segment in enumerate(self._segments):
-            sealed = number + 1 < len(self._segments) or self._head_full
-            segment.synced = segment.size
-            next_first = self._firsts[number + 1] if number + 1 < len(self._firsts) else self.head_op + 1
-            if next_first - 1 > synced_op:
-                segment.synced = 0
+            following = self._firsts[number + 1] if number + 1 < len(self._firsts) else self.head_op + 1
+            if following - 1 > synced_op:
                 self._dirty[segment.first_op] = segment
                 self._directory_dirty = True
-            if sealed and segment.index is not None:
+            else:
+                segment.synced = segment.size
+            if segment is not self._active():
                 self._seal(segment)
         self.synced_op = min(self.head_op, synced_op)
-        self.synced_checksum = self.head_checksum if self.synced_op == self.head_op else walk.synced_checksum
-        self._rewind()
-
-    def _rewind(self) -> None:
-        """Forget what is appended and not flushed."""
-        self._tail_op, self._tail_checksum = self.head_op, self.head_checksum
-        self._tail_offset, self._tail_floor, self._tail_full = self.next_offset, self.floor_op, self._head_full
-        self._runs.clear()
-        self._run = None
-        self.pending_bytes = 0
-
-    # --- writing ---------------------------------------------------------------------------------------------------
-
-    def append(self, prepare: Prepare) -> None:
-        """Buffer the next entry; its body must stay as it is until `flush`. Nothing reaches the disk here.
-
-        Raises:
-            OurFault: it does not chain to the entry before it.
-            LogFenced: the log takes nothing more.
-        """
-        if self._fence is not None:
-            raise LogFenced(self.directory, self._fence)
-        op = prepare.op
-        if op != self._tail_op + 1 or prepare.parent != self._tail_checksum:
-            raise OurFault(
-                f"{self.directory}: op {op} with parent 0x{prepare.parent:016x} appended behind op {self._tail_op} "
-                f"with identity 0x{self._tail_checksum:016x}"
-            )
-        if prepare.view != prepare.born_view:
-            prepare = prepare.with_view(prepare.born_view)
-        run = self._run or self._begin_run()
-        position, size = run.end, prepare.size
-        run.end = end = position + size
-        run.buffers.append(prepare.header)
-        operation = prepare.operation
-        if size > 256:
-            body = prepare.body
-            run.buffers.append(body)
-            if operation == SEND_MESSAGES:
-                offset, count = batch_range(body)
-                index = run.segment.index
-                if position >= index.due:  # type: ignore[union-attr]
-                    index.add(offset, prepare.timestamp, op, position)  # type: ignore[union-attr]
-                self._tail_offset = offset + count
-        self._tail_op = op
-        self._tail_checksum = prepare.checksum
-        self.pending_bytes += size
-        if end >= self._segment_size or operation == PURGE_PARTITION:
-            self._tail_full = True
-            self._run = None
-            if operation == PURGE_PARTITION:
-                self._tail_offset, self._tail_floor = 0, op
-
-    def _begin_run(self) -> _Run:
-        if self._tail_full:
-            header = SegmentHeader(self._tail_op + 1, self._tail_checksum, self._tail_offset, self._tail_floor)
-            segment = Segment(segment_path(self.directory, header.first_op), header, 0, 0, SparseIndex())
-            run = _Run(segment, 0, [header.encode(self.identity)], SEGMENT_HEADER)
-            self._tail_full = False
-        else:
-            segment = self._segments[-1]
-            if segment.index is None:
-                segment.index = self._index(segment)
-            run = _Run(segment, segment.size, [], segment.size)
-        self._runs.append(run)
-        self._run = run
-        return run
-
-    def flush(self) -> None:
-        """Write everything that is buffered: one vectored write a file.
-
-        Raises:
-            DiskFull, WriteFailed: nothing of it was taken: the files were cut back and the head is as before.
-            LogFenced: the files could not be cut back, or the log was fenced before.
-        """
-        runs = self._runs
-        if not runs:
-            return
-        if self._fence is not None:
-            raise LogFenced(self.directory, self._fence)
-        run = runs[0]
-        try:
-            for run in runs:
-                segment = run.segment
-                handle = segment.handle if segment.handle >= 0 else self._open_segment(segment)
-                write_all(self._disk, handle, run.buffers, run.start, run.end - run.start)
-        except OSError as error:
-            raise self._take_back(run, error) from error
-        for run in runs:
-            segment = run.segment
-            if run.start == 0:
-                self._segments.append(segment)
-                self._firsts.append(segment.header.first_op)
-                self._bases.append(segment.header.base_offset)
-                self._directory_dirty = True
-            segment.size = run.end
-            self._dirty[segment.header.first_op] = segment
-        if len(runs) > 1 or self._tail_full:
-            self._seal_full(runs)
-        self.head_op, self.head_checksum = self._tail_op, self._tail_checksum
-        self.next_offset, self.floor_op, self._head_full = self._tail_offset, self._tail_floor, self._tail_full
-        # The active segment stays the current run's: the next append starts a new run behind it.
-        self._runs = []
-        self._run = None
-        self.pending_bytes = 0
-
-    def _seal_full(self, runs: list[_Run]) -> None:
-        for run in runs:
-            if run is not runs[-1] or self._tail_full:
-                self._seal(run.segment)
-
-    def _seal(self, segment: Segment) -> None:
-        """A segment takes no more entries: its index goes to a file and to the cache of sealed ones."""
-        if segment.index is not None:
-            self._save_index(segment, segment.index)
-            self._indexes.put(segment.path, segment.index)
-            segment.index = None
-        if segment.handle >= 0 and segment.size == segment.synced:
-            self._release(segment)
-
-    def _open_segment(self, segment: Segment) -> int:
-        """A handle for writing; a new segment's file is made, and its space reserved if that is wanted. Raises
-        `OSError`."""
-        if segment.size:
-            segment.handle = self._disk.open_write(segment.path)
-            return segment.handle
-        segment.handle = self._disk.open_write(segment.path, exclusive=True)
-        if self._preallocate:
-            try:
-                self._disk.fallocate(segment.handle, 0, self._segment_size)
-            except OSError as error:
-                if error.errno not in _NO_SPACE_RESERVATION:
-                    raise
-        return segment.handle
-
-    def _take_back(self, failed: _Run, error: OSError) -> DiskFault:
-        """Undo a flush that failed at ``failed``: new files go, the boundary is cut. Fences when that fails too."""
-        fault = disk_fault(error, failed.segment.path, "append", needed=failed.end - failed.start)
-        try:
-            for run in reversed(self._runs):
-                segment = run.segment
-                if run.start == 0:
-                    if segment.handle >= 0:
-                        self._disk.close(segment.handle)
-                        segment.handle = -1
-                        self._disk.unlink(segment.path)
-                else:
-                    assert segment.index is not None
-                    segment.index.cut(run.start)
-                    if segment.handle >= 0:
-                        self._disk.truncate(segment.handle, run.start)
-        except OSError as second:
-            self.fence(f"{fault}; taking the write back failed with errno {second.errno}")
-            fault = LogFenced(self.directory, self._fence or "")
-        self._rewind()
-        return fault
-
-    def fence(self, reason: str) -> None:
-        """Take nothing more from now on; the first reason stays."""
-        if self._fence is None:
-            self._fence = reason
-
-    @property
-    def fenced(self) -> str | None:
-        """Why the log takes nothing more; None when it does."""
-        return self._fence
+        known = self.synced_op == self.head_op
+        self.synced_checksum = self.head_checksum if known else walk.synced_checksum
 
     # --- syncing ---------------------------------------------------------------------------------------------------
 
@@ -443,7 +220,7 @@ class PrepareLog(LogReader):
         """
         if self._fence is not None:
             raise LogFenced(self.directory, self._fence)
-        if self._runs:
+        if not self._settled():
             raise OurFault(f"{self.directory}: a cut at op {op} while entries are buffered")
         if op > self.head_op:
             return
@@ -487,7 +264,7 @@ class PrepareLog(LogReader):
         self.head_op, self.head_checksum, self.next_offset, self.synced_op = op - 1, parent, offset, op - 1
         self.synced_checksum = parent
         self._head_full = not keep
-        self._rewind()
+        self._discard()
 
     def _find_cut(self, segment: Segment, op: int) -> tuple[int, int, int]:
         """(position of ``op``, identity of op - 1, next offset before it) in the segment that holds it. Raises
@@ -524,7 +301,7 @@ class PrepareLog(LogReader):
         count = 0
         while count < len(self._segments):
             last = self._firsts[count + 1] - 1 if count + 1 < len(self._firsts) else self.head_op
-            if last >= op or self._segments[count] is self._active() or self._buffered(self._segments[count]):
+            if last >= op or self._segments[count] is self._active():
                 break
             count += 1
         dropped = self._segments[:count]
@@ -537,9 +314,6 @@ class PrepareLog(LogReader):
             [segment.first_op for segment in dropped],
             sum(segment.size for segment in dropped),
         )
-
-    def _buffered(self, segment: Segment) -> bool:
-        return any(run.segment is segment for run in self._runs)
 
     def drop_below(self, op: int) -> int:
         """`drop_plan` and its `run` at once; returns the bytes freed. Raises `DiskFault`."""
@@ -564,7 +338,7 @@ class PrepareLog(LogReader):
 
     def release(self) -> None:
         """Close the handle of an idle log; the next write opens it again. Does nothing while bytes are unsynced."""
-        if self._runs or self._dirty or self._plans:
+        if not self._settled() or self._dirty or self._plans:
             return
         for segment in self._segments:
             if segment.handle >= 0:
