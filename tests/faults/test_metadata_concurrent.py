@@ -1,4 +1,4 @@
-"""Metadata commands of several clients at once are committed several in one step: every shard must apply all of them."""
+"""Commands of several clients at once are committed several in one step: every shard must apply all of them."""
 
 from __future__ import annotations
 
