@@ -47,6 +47,7 @@ NORMAL: Final = 1
 FENCED: Final = 2
 
 _NOT_COMMITTED: Final = int(ErrorCode.TRANSIENT_NOT_COMMITTED)
+_INVALID: Final = int(ErrorCode.INVALID_COMMAND)
 _NOT_ACCEPTED: Final = int(ErrorCode.TRANSIENT_NOT_ACCEPTED)
 
 
@@ -279,6 +280,10 @@ class Replica:
     def _request(self, request: Request, out: list[Any]) -> None:
         if self.status != NORMAL or not self._leads:
             out.append(Refused(request.origin, _NOT_ACCEPTED, reason=self._why_not()))
+            return
+        if request.request > MAX_OP or request.session > MAX_OP:
+            # Decoders bound them already; past this point head state would move before the entry refuses them.
+            out.append(Refused(request.origin, _INVALID, reason="a number is out of bounds"))
             return
         plane = self.plane
         gate = self._gate

@@ -120,6 +120,18 @@ def test_a_retry_is_answered_although_the_pipeline_is_full() -> None:
     assert (type(refused), refused.status, refused.reason) == (Refused, 58, "the pipeline is full")
 
 
+@pytest.mark.parametrize(
+    "numbers", [{"number": 2**62}, {"session": 2**64 - 1}], ids=lambda numbers: next(iter(numbers))
+)
+def test_a_number_out_of_bounds_is_refused_before_anything_moves(numbers: dict[str, int]) -> None:
+    world = PartitionWorld()
+    asked = {"number": 1, "session": 5} | numbers
+    (refused,) = world.send(1, asked["number"], b"a", session=asked["session"])
+    assert (type(refused), refused.status) == (Refused, 3)
+    assert world.plane.head_next_offset == 0 and len(world.plane.dedup) == 0
+    assert kinds(world.send(1, 1, b"a")) == ["Append"]
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
