@@ -255,6 +255,19 @@ def test_sums_are_made_from_the_counters_of_partitions(driver: Driver) -> None:
     assert totals == queries.Totals(1, 1, 2, 3, 30, 3000, 0)
 
 
+def test_options_in_replies_follow_an_update(driver: Driver) -> None:
+    def explicit() -> list[str]:
+        body = driver.plane.query(CommandCode.GET_TOPIC, GetTopic("s", "t").encode(), 0, zero_counters)
+        reply = decode_reply(CommandCode.GET_TOPIC, body)
+        assert isinstance(reply, TopicDetailsReply)
+        assert reply.encode() == body
+        return [option.key for option in reply.topic.options]
+
+    assert explicit() == []
+    driver.run(Operation.UPDATE_TOPIC, UpdateTopic("s", "t", "t", (Option("message_expiry", TypedValue.text("1h")),)))
+    assert explicit() == ["message_expiry"]
+
+
 def test_what_does_not_exist_is_an_empty_answer_even_without_rights(driver: Driver) -> None:
     def ask(code: int, body: bytes, user: int = 99) -> bytes:
         return driver.plane.query(code, body, user, zero_counters)

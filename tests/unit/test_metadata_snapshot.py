@@ -17,7 +17,7 @@ from shardsrv.errors import DecodeError, UnsupportedVersion
 from shardsrv.plane.metadata import snapshot
 from shardsrv.plane.metadata.state import ConsumerGroup, HandOver, Member, MetadataState, Token
 from shardsrv.wire.constants import Operation
-from shardsrv.wire.options import Option
+from shardsrv.wire.options import Option, decode_options, encode_options
 from shardsrv.wire.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 from shardsrv.wire.streams import CreateStream, DeleteStream, PurgeStream
 from shardsrv.wire.topics import CreatePartitions, CreateTopic, DeleteTopic
@@ -117,8 +117,8 @@ def test_bytes_do_not_depend_on_the_order_in_which_records_were_made() -> None:
     for stream in state.streams.values():
         stream.topics = dict(reversed(stream.topics.items()))
         for topic in stream.topics.values():
-            topic.explicit = dict(reversed(topic.explicit.items()))
-            topic.derived = dict(reversed(topic.derived.items()))
+            explicit, derived = dict(reversed(topic.explicit.items())), dict(reversed(topic.derived.items()))
+            topic.set_options(explicit, derived, topic.settings)
             topic.groups = dict(reversed(topic.groups.items()))
     assert encoded(driver) == payload
 
@@ -202,6 +202,11 @@ def _members(sections: list[Any]) -> list[Any]:
     return members
 
 
+def _append(sections: list[Any], field: int, key: str, value: str) -> None:
+    topic = _topic(sections)
+    topic[field] = encode_options((*decode_options(topic[field]), Option(key, TypedValue.text(value))))
+
+
 DAMAGE: dict[str, Callable[[list[Any]], Any]] = {
     "op above the bound": lambda s: s.__setitem__(2, 2**62),
     "op that is a bool": lambda s: s.__setitem__(2, True),
@@ -217,11 +222,13 @@ DAMAGE: dict[str, Callable[[list[Any]], Any]] = {
     "topic twice": lambda s: s[5][0][4].append(s[5][0][4][-1]),
     "topic id above the limit": lambda s: _topic(s).__setitem__(0, 4096),
     "topic name twice": lambda s: s[5][0][4][1].__setitem__(1, _topic(s)[1]),
-    "option that does not exist": lambda s: _topic(s)[4].append(["zzz", 2, b"v"]),
-    "option explicit and derived": lambda s: _topic(s)[5].append(_topic(s)[4][-1]),
-    "option missing": lambda s: _topic(s)[5].pop(),
-    "option value out of bounds": lambda s: _topic(s)[4][-1].__setitem__(2, (7).to_bytes(8, "little")),
-    "options out of order": lambda s: _topic(s)[5].reverse(),
+    "option that does not exist": lambda s: _append(s, 4, "zzz", "v"),
+    "option explicit and derived": lambda s: _append(s, 5, "segment_size", "2MiB"),
+    "option missing": lambda s: _topic(s).__setitem__(5, b""),
+    "option value out of bounds": lambda s: _topic(s).__setitem__(4, _topic(s)[4].replace(bytes(5), b"\x07" * 5)),
+    "options out of order": lambda s: _topic(s).__setitem__(5, encode_options(decode_options(_topic(s)[5])[::-1])),
+    "options that are no block": lambda s: _topic(s).__setitem__(4, _topic(s)[4][:-1]),
+    "options that are no bytes": lambda s: _topic(s).__setitem__(4, []),
     "purge after the snapshot": lambda s: _topic(s).__setitem__(6, s[2] + 1),
     "partition missing": lambda s: _topic(s)[7].pop(0),
     "partition created after the snapshot": lambda s: _topic(s)[7][0].__setitem__(1, s[2] + 1),

@@ -30,9 +30,9 @@ from shardsrv.wire.cursor import Buffer
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.message import Request
 from shardsrv.wire.primitives import Identifier
-from shardsrv.wire.streams import GetStream, GetStreams, StreamsReply
+from shardsrv.wire.streams import GetStream, GetStreams
 from shardsrv.wire.system import DescribeOptions, OptionDescriptor, OptionsReply
-from shardsrv.wire.topics import GetTopic, GetTopics, TopicsReply
+from shardsrv.wire.topics import GetTopic, GetTopics
 from shardsrv.wire.users import GetPersonalAccessTokens, GetUser, GetUsers, TokenRecord, TokensReply, UsersReply
 
 
@@ -79,13 +79,12 @@ def get_stream(reader: Reader, request: GetStream) -> bytes:
     if stream is None:
         return b""
     reader.require(Right.READ_STREAM, stream.id)
-    return records.stream_details(stream, reader.counters).encode()
+    return records.encode_stream_details(stream, reader.counters)
 
 
 def get_streams(reader: Reader, request: GetStreams) -> bytes:
     reader.require(Right.LIST_STREAMS)
-    found = tuple(records.stream_record(stream, reader.counters) for stream in reader.state.ordered_streams())
-    return StreamsReply(found).encode()
+    return b"".join([records.encode_stream(stream, reader.counters) for stream in reader.state.ordered_streams()])
 
 
 def get_topic(reader: Reader, request: GetTopic) -> bytes:
@@ -94,17 +93,15 @@ def get_topic(reader: Reader, request: GetTopic) -> bytes:
     if stream is None or topic is None:
         return b""
     reader.require(Right.READ_TOPIC, stream.id, topic.id)
-    return records.topic_details(topic, reader.counters).encode()
+    return records.encode_topic_details(topic, reader.counters)
 
 
 def get_topics(reader: Reader, request: GetTopics) -> bytes:
     stream = reader.state.find_stream(request.stream)
     if stream is None:
-        return TopicsReply(()).encode()
+        return records.encode_topics([], reader.counters)
     reader.require(Right.LIST_TOPICS, stream.id)
-    return TopicsReply(
-        tuple(records.topic_header(topic, reader.counters) for topic in stream.ordered_topics())
-    ).encode()
+    return records.encode_topics(stream.ordered_topics(), reader.counters)
 
 
 def get_user(reader: Reader, request: GetUser) -> bytes:

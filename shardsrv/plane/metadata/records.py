@@ -1,19 +1,30 @@
 """State as the records of replies. Counters of messages are not state: they are asked for partition by partition.
 
 Invariants: size and message count of a topic or stream are sums over its partitions; options are written sorted by key.
+Lists of thousands of topics are answered between two turns of a pump, so streams, topics and partitions are packed
+here, in the layouts of `wire.streams` and `wire.topics` (which read the same bytes back):
+
+    stream    = u32 id, u64 created_at, u32 topics, u64 size, u64 messages, u8+N name, u32+N options (none)
+    topic     = u32 id, u64 created_at, u32 partitions, u64 message expiry, u8 compression, u64 max size, u64 size,
+                u64 messages, u8+N name, u32+N explicit options, u32+N derived options
+    partition = u32 id, u64 created_at, u32 segments, u64 current offset, u64 size, u64 messages
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from shardsrv.plane.metadata.state import ConsumerGroup, Partition, Stream, Topic, User
 from shardsrv.wire.consumer_groups import GroupDetailsReply, GroupRecord, MemberRecord
-from shardsrv.wire.options import options_of
-from shardsrv.wire.streams import StreamDetailsReply, StreamRecord
-from shardsrv.wire.topics import PartitionRecord, TopicDetailsReply, TopicHeader
 from shardsrv.wire.users import UserDetailsReply, UserRecord
+
+_STREAM: Final = struct.Struct("<IQIQQ")
+_TOPIC: Final = struct.Struct("<IQIQBQQQ")
+_PARTITION: Final = struct.Struct("<IQIQQQ")
+_LENGTH: Final = struct.Struct("<I")
+_NO_OPTIONS: Final = bytes(4)
 
 
 class PartitionCounters(NamedTuple):
@@ -47,52 +58,60 @@ def topic_totals(topic: Topic, counters: Counters) -> tuple[int, int]:
     return messages, size
 
 
-def stream_record(stream: Stream, counters: Counters) -> StreamRecord:
+def encode_stream(stream: Stream, counters: Counters) -> bytes:
     """The record of a stream."""
     messages = size = 0
     for topic in stream.topics.values():
         of_topic = topic_totals(topic, counters)
         messages += of_topic[0]
         size += of_topic[1]
-    return StreamRecord(stream.id, stream.created_at, len(stream.topics), size, messages, stream.name)
+    head = _STREAM.pack(stream.id, stream.created_at, len(stream.topics), size, messages)
+    return head + _name(stream.name) + _NO_OPTIONS
 
 
-def stream_details(stream: Stream, counters: Counters) -> StreamDetailsReply:
+def encode_stream_details(stream: Stream, counters: Counters) -> bytes:
     """A stream with the headers of its topics."""
-    headers = tuple(topic_header(topic, counters) for topic in stream.ordered_topics())
-    return StreamDetailsReply(stream_record(stream, counters), headers)
+    headers = [encode_topic_header(topic, counters) for topic in stream.ordered_topics()]
+    return encode_stream(stream, counters) + b"".join(headers)
 
 
-def topic_header(topic: Topic, counters: Counters) -> TopicHeader:
+def encode_topic_header(topic: Topic, counters: Counters) -> bytes:
     """The record of a topic, without its partitions."""
     messages, size = topic_totals(topic, counters)
     settings = topic.settings
-    return TopicHeader(
-        id=topic.id,
-        created_at=topic.created_at,
-        partitions_count=len(topic.partitions),
-        message_expiry=settings.message_expiry,
-        compression_algorithm=settings.compression_algorithm,
-        max_topic_size=settings.max_topic_size,
-        size_bytes=size,
-        messages_count=messages,
-        name=topic.name,
-        options=options_of(topic.explicit),
-        derived_options=options_of(topic.derived),
+    explicit, derived = topic.option_blocks
+    head = _TOPIC.pack(
+        topic.id,
+        topic.created_at,
+        len(topic.partitions),
+        settings.message_expiry,
+        settings.compression_algorithm,
+        settings.max_topic_size,
+        size,
+        messages,
+    )
+    return b"".join(
+        (head, _name(topic.name), _LENGTH.pack(len(explicit)), explicit, _LENGTH.pack(len(derived)), derived)
     )
 
 
-def topic_details(topic: Topic, counters: Counters) -> TopicDetailsReply:
+def encode_topic_details(topic: Topic, counters: Counters) -> bytes:
     """A topic with its partitions."""
-    return TopicDetailsReply(
-        topic_header(topic, counters), tuple(partition_record(partition, counters) for partition in topic.partitions)
-    )
+    parts = [encode_topic_header(topic, counters)]
+    for partition in topic.partitions:
+        messages, size, current_offset, segments = counters(partition)
+        parts.append(_PARTITION.pack(partition.id, partition.created_at, segments, current_offset, size, messages))
+    return b"".join(parts)
 
 
-def partition_record(partition: Partition, counters: Counters) -> PartitionRecord:
-    """The record of a partition."""
-    messages, size, current_offset, segments = counters(partition)
-    return PartitionRecord(partition.id, partition.created_at, segments, current_offset, size, messages)
+def encode_topics(topics: list[Topic], counters: Counters) -> bytes:
+    """A count and the headers of topics."""
+    return _LENGTH.pack(len(topics)) + b"".join([encode_topic_header(topic, counters) for topic in topics])
+
+
+def _name(name: str) -> bytes:
+    encoded = name.encode("utf-8")
+    return bytes((len(encoded),)) + encoded
 
 
 def user_record(user: User) -> UserRecord:

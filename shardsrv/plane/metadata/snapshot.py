@@ -26,7 +26,6 @@ import attrs
 import msgpack  # type: ignore[import-untyped]
 
 from shardsrv.errors import DecodeError, UnsupportedVersion
-from shardsrv.plane.metadata.options_catalog import Values
 from shardsrv.plane.metadata.snapshot_fields import number, sequence
 from shardsrv.plane.metadata.snapshot_reader import read_streams, read_users
 from shardsrv.plane.metadata.state import ConsumerGroup, Member, MetadataState, Partition, Stream, Topic, User
@@ -116,22 +115,19 @@ def _stream(stream: Stream) -> list[Any]:
 
 
 def _topic(topic: Topic) -> list[Any]:
+    explicit, derived = topic.option_blocks
     return [
         topic.id,
         topic.name,
         topic.created_at,
         topic.created_revision,
-        _options(topic.explicit),
-        _options(topic.derived),
+        explicit,
+        derived,
         topic.purge_generation,
         [_partition(partition) for partition in topic.partitions],
         topic.next_group_id,
         [_group(group) for group in topic.ordered_groups()],
     ]
-
-
-def _options(values: Values) -> list[Any]:
-    return [[key, int(values[key].kind), values[key].raw] for key in sorted(values)]
 
 
 def _partition(partition: Partition) -> list[Any]:

@@ -28,8 +28,8 @@ from shardsrv.plane.metadata.state import (
 )
 from shardsrv.wire.constants import UserStatus
 from shardsrv.wire.groups import MAX_PARTITIONS, MAX_STREAMS, MAX_TOPICS
+from shardsrv.wire.options import MAX_OPTIONS_SIZE, decode_options
 from shardsrv.wire.permissions import Permissions, decode_permissions
-from shardsrv.wire.typed_values import TypedValue
 
 MAX_HASH: int = 1024
 """Bytes of an encoded password hash or token digest."""
@@ -93,12 +93,11 @@ def _read_topic(fields: list[Any], op: int, slots: set[int]) -> Topic:
 def _read_options(value: Any) -> Values:
     values: Values = {}
     last = ""
-    for item in sequence(value, "options"):
-        key, kind, raw = record(item, "option", 3)
-        if text(key, "option key") <= last:
-            raise DecodeError("option key", 0, f"a key above {last!r}", key)
-        last = key
-        values[key] = TypedValue(number(kind, "option kind", 255), blob(raw, "option value", 1, 255))
+    for option in decode_options(blob(value, "options", 0, MAX_OPTIONS_SIZE)):
+        if option.key <= last:
+            raise DecodeError("option key", 0, f"a key above {last!r}", option.key)
+        last = option.key
+        values[option.key] = option.value
     return values
 
 

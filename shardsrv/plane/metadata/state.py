@@ -23,6 +23,7 @@ from shardsrv.plane.metadata.numbers import LowestFree
 from shardsrv.plane.metadata.options_catalog import TopicSettings, Values
 from shardsrv.wire.constants import UserStatus
 from shardsrv.wire.groups import MAX_STREAMS, MAX_TOPICS, pack_group
+from shardsrv.wire.options import encode_options, options_of
 from shardsrv.wire.permissions import GLOBAL_FLAGS, GlobalPermissions, Permissions
 from shardsrv.wire.primitives import Identifier
 
@@ -132,6 +133,19 @@ class Topic:
     next_group_id: int = 0
     groups: dict[int, ConsumerGroup] = attrs.field(factory=dict)
     group_ids: dict[str, int] = attrs.field(factory=dict, eq=False)
+    _option_blocks: tuple[bytes, bytes] | None = attrs.field(default=None, eq=False, init=False)
+
+    @property
+    def option_blocks(self) -> tuple[bytes, bytes]:
+        """The options as blocks of the protocol, explicit and derived, sorted by key; encoded once."""
+        if self._option_blocks is None:
+            self._option_blocks = encode_options(options_of(self.explicit)), encode_options(options_of(self.derived))
+        return self._option_blocks
+
+    def set_options(self, explicit: Values, derived: Values, settings: TopicSettings) -> None:
+        """Takes over other options and what they mean."""
+        self.explicit, self.derived, self.settings = explicit, derived, settings
+        self._option_blocks = None
 
     def purge_generation_of(self, partition: Partition) -> int:
         """The generation that a partition's log must have reached; 0 for one that was created after the purge."""

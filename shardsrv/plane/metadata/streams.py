@@ -26,7 +26,7 @@ def create_stream(entry: Entry, command: CreateStream) -> bytes:
     stream = Stream(state.stream_numbers.take(), command.name, entry.timestamp, entry.op)
     state.streams[stream.id] = stream
     state.stream_ids[stream.name] = stream.id
-    return records.stream_record(stream, records.no_counters).encode()
+    return records.encode_stream(stream, records.no_counters)
 
 
 def update_stream(entry: Entry, command: UpdateStream) -> bytes:

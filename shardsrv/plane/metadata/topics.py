@@ -47,7 +47,7 @@ def create_topic(entry: Entry, command: CreateTopicResolved) -> bytes:
     stream.topics[topic.id] = topic
     stream.topic_ids[topic.name] = topic.id
     add_partitions(entry, stream, topic, command.partitions_count, command.created_view)
-    return records.topic_details(topic, records.no_counters).encode()
+    return records.encode_topic_details(topic, records.no_counters)
 
 
 def update_topic(entry: Entry, command: UpdateTopic) -> bytes:
@@ -60,9 +60,9 @@ def update_topic(entry: Entry, command: UpdateTopic) -> bytes:
     del stream.topic_ids[topic.name]
     topic.name = command.name
     stream.topic_ids[topic.name] = topic.id
-    topic.explicit, topic.derived = explicit, derived
-    if settings != topic.settings:
-        topic.settings = settings
+    changed = settings != topic.settings
+    topic.set_options(explicit, derived, settings)
+    if changed:
         entry.changes.append(TopicUpdated(identities(stream, topic), settings))
     return b""
 
