@@ -12,8 +12,8 @@ How bytes are received. Sockets share a *turn chunk*; what arrives is read at it
 delivered where it lies (its start is at a multiple of 64 unless it was pipelined behind another). A frame that is not
 complete moves: a part of a header into the connection's own 256 bytes, more into a buffer of exactly its size, and the
 rest is received straight into that. An idle connection therefore holds no buffer, and the body of a large frame is
-copied for its first 64 KiB at most. When the arena or the ingress budget has no room the socket is not read until room
-has come back (`parked`).
+copied for its first 64 KiB at most: a connection whose last frame was large is first read for its header alone. When
+the arena or the ingress budget has no room the socket is not read until room has come back (`parked`).
 
 Source of the frame rules: the client protocol, transport framing (size field u32 at 48, command byte at 60).
 """
@@ -310,6 +310,7 @@ cdef class Reactor(Sockets):
         cdef uint8_t* place
         cdef ssize_t got
         cdef size_t have = peer.stashed
+        cdef size_t limit = HEADER if peer.large else RECEIVE
         if self.ingress.bytes >= self.ingress.limit:
             self.park(peer)
             return 0
@@ -326,11 +327,11 @@ cdef class Reactor(Sockets):
         place = self.chunk.address + self.cursor
         if have:
             memcpy(place, peer.stash, have)
-        got = recv(peer.fd, place + have, RECEIVE - have, MSG_DONTWAIT)
+        got = recv(peer.fd, place + have, limit - have, MSG_DONTWAIT)
         if got <= 0:
             return self.ended(peer, got, errno)
         self.bytes_received += got
-        if <size_t>got < RECEIVE - have and peer.tcp and not peer.ending:
+        if <size_t>got < limit - have and peer.tcp and not peer.ending:
             peer.readable = False
         peer.stashed = 0
         return self.take(peer, place, have + got, on_frame)
@@ -413,6 +414,7 @@ cdef class Reactor(Sockets):
     cdef int deliver(self, Connection* peer, Buffer owner, uint8_t* data, size_t size, object on_frame) except -1:
         self.frames_received += 1
         peer.waiting = True
+        peer.large = size > RECEIVE
         on_frame(new_frame(self.ingress, owner, data, size, self.id_of(peer)))
         return 0
 

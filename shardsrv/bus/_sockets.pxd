@@ -31,6 +31,7 @@ cdef struct Connection:
     bint queued                # its slot is in the ready queue
     bint dirty                 # its slot is in the list that flush() walks
     bint parked                # its slot is in the list of those that wait for room
+    bint large                 # its last frame was larger than one read at the cursor
     uint32_t closing           # reason to close with once the output is written, else 0
     PyObject* buffer           # Buffer that the bytes below lie in, or NULL
     uint8_t* data              # first byte received and not delivered

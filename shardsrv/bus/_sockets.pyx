@@ -213,7 +213,8 @@ cdef class Sockets:
         peer.fd = -1
         peer.generation = (peer.generation + 1) & 0x7FFFFFFF or 1
         peer.address = NULL
-        peer.tcp = peer.authenticated = peer.waiting = peer.readable = peer.ending = peer.blocked = False
+        peer.tcp = peer.authenticated = peer.waiting = peer.readable = peer.ending = False
+        peer.blocked = peer.large = False
         peer.closing = 0
         peer.next_free = self.free_head
         self.free_head = <uint32_t>(peer - self.table)
