@@ -1,3 +1,5 @@
+"""C fields and C calls of the classes of `shardsrv.vsr.events`, for its compiled form only; the fields are explained there."""
+
 from shardsrv.vsr.record cimport Record
 
 

@@ -1,3 +1,5 @@
+"""C fields and C calls of the classes of `shardsrv.vsr.pipeline`, for its compiled form only; the fields are explained there."""
+
 cdef class PipelineEntry:
     cdef public long long token
     cdef public object prepare

@@ -1,3 +1,5 @@
+"""C fields and C calls of the classes of `shardsrv.vsr.plane`, for its compiled form only; the fields are explained there."""
+
 from shardsrv.vsr.events cimport Request
 
 

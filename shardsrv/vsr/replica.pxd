@@ -1,3 +1,5 @@
+"""C fields and C calls of the classes of `shardsrv.vsr.replica`, for its compiled form only; the fields are explained there."""
+
 from shardsrv.vsr.events cimport Request
 from shardsrv.vsr.pipeline cimport Pipeline
 from shardsrv.vsr.plane cimport Plane

@@ -1,3 +1,5 @@
+"""C fields and C calls of the classes of `shardsrv.plane.partition.dedup`, for its compiled form only; the fields are explained there."""
+
 cdef class DedupWindow:
     cdef public long long size
     cdef dict _known

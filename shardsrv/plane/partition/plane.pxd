@@ -1,3 +1,5 @@
+"""C fields and C calls of the classes of `shardsrv.plane.partition.plane`, for its compiled form only; the fields are explained there."""
+
 from shardsrv.plane.partition.dedup cimport DedupWindow
 from shardsrv.vsr.events cimport Request
 from shardsrv.vsr.plane cimport Plane
