@@ -302,7 +302,7 @@ class Surveyor:
     def _walk(
         self, directory: str, identity: GroupIdentity, firsts: list[int], resume: ResumePoint | None, complete: bool
     ) -> Walk:
-        """Deep: from the first segment, trusting the parent in its header. Else from the resume point, as a start does."""
+        """Deep: from the first segment, trusting its parent. Else from the resume point, as a start does."""
         known = (resume.op, resume.checksum) if resume is not None else (0, 0)
         if self._deep or (resume is None and not complete):
             resume = self._before(directory, firsts[0], resume)
