@@ -12,6 +12,7 @@ from shardsrv.plane.metadata.changes import (
     PartitionsDeleted,
     TopicPurged,
     TopicUpdated,
+    UserDeleted,
 )
 from shardsrv.plane.metadata.commands import CreatePartitionsResolved, CreateTopicResolved, CreateUserResolved
 from shardsrv.plane.metadata.numbers import LowestFree
@@ -222,6 +223,9 @@ def test_limits_of_ids(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     assert driver.run(Operation.CREATE_USER, CreateUser("more", "secret", 1))[0] == 55
     monkeypatch.setattr(topics, "MAX_PARTITIONS", 5)
     assert driver.run(Operation.CREATE_PARTITIONS, CreatePartitions("s", "t", 4))[0] == 3013
+    state.streams[0].topic_numbers = LowestFree(2, [0])
+    assert driver.run(Operation.CREATE_TOPIC, CreateTopic("s", 6, "wide"))[0] == 3013
+    assert driver.run(Operation.CREATE_TOPIC, CreateTopic("s", 5, "wide"))[0] == 0
     assert driver.run(Operation.CREATE_PARTITIONS, CreatePartitions("s", "t", 3))[0] == 0
 
 
@@ -352,5 +356,7 @@ def test_usernames_root_and_own_account() -> None:
     assert driver.run(Operation.UPDATE_USER, UpdateUser(0, None, 2))[0] == 45
     assert driver.run(Operation.DELETE_USER, DeleteUser("iggy"))[0] == 48
     assert driver.plane.query(CommandCode.GET_USER, GetUser("alice").encode(), 1, zero_counters) != b""
+    driver.plane.take_changes()
     driver.run(Operation.DELETE_USER, DeleteUser(1))
+    assert driver.plane.take_changes() == [UserDeleted(1)]
     assert driver.run(Operation.CREATE_USER, CreateUser("bob", "secret", 1))[1][:4] == (1).to_bytes(4, "little")

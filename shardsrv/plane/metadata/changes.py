@@ -1,4 +1,4 @@
-"""What an applied entry means for the shards that own partitions. The driver drains them in order after each apply.
+"""What an applied entry means for a shard: its partitions, groups, sessions. The driver drains them after each apply.
 
 Invariant: replayed from a log, or applied on another shard, the same entries give the same changes; after a snapshot is
 restored there are none, and the driver compares `MetadataPlane.owned` with what exists.
@@ -76,4 +76,11 @@ class GroupDeleted:
     created_revision: int
 
 
-Change = PartitionsCreated | PartitionsDeleted | TopicPurged | TopicUpdated | GroupChanged | GroupDeleted
+@attrs.frozen(slots=True)
+class UserDeleted:
+    """A user no longer exists. Its sessions must end: the next user may get the same id, and they would act for it."""
+
+    user_id: int
+
+
+Change = PartitionsCreated | PartitionsDeleted | TopicPurged | TopicUpdated | GroupChanged | GroupDeleted | UserDeleted

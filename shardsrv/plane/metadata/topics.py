@@ -32,13 +32,14 @@ def identities(stream: Stream, topic: Topic) -> tuple[PartitionIdentity, ...]:
 
 
 def create_topic(entry: Entry, command: CreateTopicResolved) -> bytes:
-    """Makes a topic with its partitions. Result codes: 1009, 41, 2013 name taken, 2021 full, 4042."""
+    """Makes a topic with its partitions. Result codes: 1009, 41, 2013 name taken, 2021 full, 3013, 4042."""
     stream = lookup.find_stream(entry.state, command.stream)
     permissions.require(entry.state, entry.user_id, Right.CREATE_TOPIC, stream.id)
     if command.name in stream.topic_ids:
         raise RequestRefused(ErrorCode.TOPIC_NAME_ALREADY_EXISTS, name=command.name)
     if stream.topic_numbers.exhausted:
         raise RequestRefused(ErrorCode.TOO_MANY_TOPICS, stream=stream.id)
+    _check_space(command.partitions_count)
     explicit = {option.key: option.value for option in command.explicit}
     derived = {option.key: option.value for option in command.derived}
     settings = options_catalog.check_stored(explicit, derived)
@@ -105,12 +106,17 @@ def purge(entry: Entry, stream: Stream, topic: Topic) -> None:
         entry.changes.append(TopicPurged(identities(stream, topic), entry.op))
 
 
+def _check_space(partitions: int) -> None:
+    """Raises RequestRefused (3013) for more partitions than a topic has ids for."""
+    if partitions > MAX_PARTITIONS:
+        raise RequestRefused(ErrorCode.PARTITION_ID_SPACE_EXHAUSTED, partitions=partitions)
+
+
 def create_partitions(entry: Entry, command: CreatePartitionsResolved) -> bytes:
     """Adds partitions. Result codes: 1009, 2010, 41, 3013 no ids left."""
     stream, topic = lookup.find_topic(entry.state, command.stream, command.topic)
     permissions.require(entry.state, entry.user_id, Right.WRITE_TOPIC, stream.id, topic.id)
-    if len(topic.partitions) + command.partitions_count > MAX_PARTITIONS:
-        raise RequestRefused(ErrorCode.PARTITION_ID_SPACE_EXHAUSTED, partitions=len(topic.partitions))
+    _check_space(len(topic.partitions) + command.partitions_count)
     add_partitions(entry, stream, topic, command.partitions_count, command.created_view)
     groups.partitions_changed(entry, stream, topic)
     return b""

@@ -10,6 +10,7 @@ from typing import Final
 
 from shardsrv.errors import RequestRefused
 from shardsrv.plane.metadata import lookup, permissions, records
+from shardsrv.plane.metadata.changes import UserDeleted
 from shardsrv.plane.metadata.commands import ChangePasswordResolved, CreateUserResolved
 from shardsrv.plane.metadata.entry import Entry
 from shardsrv.plane.metadata.permissions import Right
@@ -83,6 +84,7 @@ def delete_user(entry: Entry, command: DeleteUser) -> bytes:
     del state.users[user.id]
     del state.user_ids[user.username]
     state.user_numbers.release(user.id)
+    entry.changes.append(UserDeleted(user.id))
     return b""
 
 
