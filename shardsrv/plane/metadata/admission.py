@@ -69,8 +69,7 @@ class PasswordTask:
 
 @attrs.frozen(slots=True)
 class PasswordResult:
-    """`new_hash` of the new password; `verified_hash` is the stored hash that the current password matched, else
-    empty."""
+    """`new_hash` of the new password; `verified_hash`: the stored hash that the current one matched, else empty."""
 
     new_hash: str
     verified_hash: str = ""

@@ -31,8 +31,7 @@ class PartitionsCreated:
 
 @attrs.frozen(slots=True)
 class PartitionsDeleted:
-    """Partitions that no longer exist, by a command on them, their topic or their stream. Their `slots` are free
-    again."""
+    """Partitions that a command on them, their topic or their stream removed. Their `slots` are free again."""
 
     identities: tuple[PartitionIdentity, ...]
     slots: tuple[int, ...]

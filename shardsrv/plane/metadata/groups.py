@@ -95,9 +95,7 @@ def leave_group(entry: Entry, command: LeaveConsumerGroup) -> bytes:
 
 
 def complete_hand_over(entry: Entry, command: CompleteHandOver) -> bytes:
-    """Moves a partition to its new owner. A report about a hand-over that is no longer pending has no effect: code
-    20.
-    """
+    """Moves a partition to its new owner. A report about a hand-over that is not pending has no effect: code 20."""
     stream = entry.state.streams.get(command.stream)
     topic = None if stream is None else stream.topics.get(command.topic)
     group = None if topic is None else topic.groups.get(command.group)

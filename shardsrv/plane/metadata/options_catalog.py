@@ -41,8 +41,7 @@ Values = dict[str, TypedValue]
 
 @attrs.frozen(slots=True)
 class TopicDefaults:
-    """What a key is when the client did not send it. Sizes in bytes, expiry in microseconds (UNLIMITED: never, no
-    limit)."""
+    """What a key is when the client did not send it. Sizes in bytes, expiry in microseconds; UNLIMITED: no limit."""
 
     compression_algorithm: Compression = Compression.NONE
     message_expiry: int = UNLIMITED
@@ -350,8 +349,7 @@ def check_empty(options: Iterable[Option]) -> None:
 
 
 def check_stored(explicit: Mapping[str, TypedValue], derived: Mapping[str, TypedValue]) -> TopicSettings:
-    """The settings of options that were stored. Raises UnsupportedOptionKey or InvalidOptionValue for what is never
-    stored."""
+    """The settings of stored options. Raises UnsupportedOptionKey or InvalidOptionValue for what is never stored."""
     for key in (*explicit, *derived):
         _spec_of(key)
         if key in explicit and key in derived:

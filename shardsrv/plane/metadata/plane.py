@@ -42,8 +42,7 @@ class OwnedPartition:
 
 
 class MetadataPlane(Plane):
-    """One copy of the metadata. `op` and `timestamp` (microseconds) are those of the last entry
-    applied."""
+    """One copy of the metadata. `op` and `timestamp` (microseconds) are those of the last entry applied."""
 
     __slots__ = ("_changes", "defaults", "op", "state", "timestamp")
 

@@ -47,8 +47,7 @@ _POWERS: Final = "kmgtpe"
 
 
 def parse_duration(text: str) -> int:
-    """Microseconds of "2h", "7 days", "1day 12h": whole numbers with units, added up; shorter than a microsecond is
-    cut."""
+    """Microseconds of "2h", "7 days", "1day 12h": whole numbers with units, added up and cut to microseconds."""
     nanoseconds, position = 0, 0
     while position < len(text):
         found = _DURATION.match(text, position)

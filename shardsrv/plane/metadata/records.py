@@ -28,8 +28,7 @@ _NO_OPTIONS: Final = bytes(4)
 
 
 class PartitionCounters(NamedTuple):
-    """What the owner of a partition publishes. `size` in bytes; `current_offset` 0 when empty; `segments` at least
-    1."""
+    """What the owner of a partition publishes. `size` in bytes; `current_offset` 0 when empty."""
 
     messages: int
     size: int

@@ -38,8 +38,7 @@ SECTIONS: Final = ("version", "created_at", "op", "op checksum", "timestamp", "s
 
 @attrs.frozen(slots=True)
 class Snapshot:
-    """A decoded snapshot. `checksum` is the identity of the entry `op`; `client_table` is as its owner gave it to
-    `encode`."""
+    """A decoded snapshot. `checksum` is the identity of the entry `op`; `client_table` is as its owner gave it."""
 
     op: int
     checksum: int

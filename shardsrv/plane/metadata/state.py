@@ -67,9 +67,7 @@ class Partition:
 @attrs.frozen(slots=True)
 class HandOver:
     """A partition that its owner still holds but no longer polls: it goes to the member `successor` once the owner
-    has committed what it polled. `since` is the op that began it, and tells it from an earlier one of the same
-    partition.
-    """
+    has committed what it polled. `since` is the op that began it and tells it from earlier ones."""
 
     partition: int
     successor: int
@@ -207,9 +205,7 @@ class User:
 
 @attrs.define(slots=True)
 class MetadataState:
-    """Everything that is replicated, and the indexes over it: ids by name, users by token digest, the groups of a
-    client.
-    """
+    """Everything that is replicated, and the indexes over it: ids by name, users by token, groups by client."""
 
     streams: dict[int, Stream] = attrs.field(factory=dict)
     users: dict[int, User] = attrs.field(factory=dict)

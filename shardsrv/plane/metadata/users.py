@@ -52,8 +52,7 @@ def create_user(entry: Entry, command: CreateUserResolved) -> bytes:
 
 
 def update_user(entry: Entry, command: UpdateUser) -> bytes:
-    """Sets the name, the status, both or neither; an unknown status is passed over. Result codes: 20, 41, 43, 46, 48
-    root."""
+    """Sets the name, the status, both or neither; an unknown status is passed over. Codes: 20, 41, 43, 45 root, 46."""
     state = entry.state
     user = lookup.find_user(state, command.user)
     permissions.require(state, entry.user_id, Right.WRITE_USERS)
