@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import random
@@ -953,7 +954,7 @@ def test_forked_child_that_drops_the_reactor_takes_no_socket_from_the_parent(rea
 def test_client_with_nagle_that_writes_header_and_body_apart_does_not_wait_for_delayed_acknowledgements(
     reactor: Reactor,
 ) -> None:
-    """Without TCP_QUICKACK after a partial frame each request costs 40 ms, once the connection has left its first phase."""
+    """Without TCP_QUICKACK after a partial frame each request costs 40 ms, once the first few are through."""
     handler = Recorder(lambda frame: reactor.reply_one(frame.connection, b"k"), keep=False)
     client, _ = connect(reactor)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
@@ -983,3 +984,45 @@ def test_small_frame_after_a_large_one_and_back(reactor: Reactor) -> None:
     settle(reactor, handler)
     assert reactor.ingress_bytes == 0
     client.close()
+
+
+def forbid_epoll_pwait2() -> None:
+    """Make the kernel answer ENOSYS for this process, as kernels before 5.11 do: a seccomp filter."""
+    load_number, jump_if_equal, return_value = 0x20, 0x15, 0x06
+    errno_38, allow = 0x00050000 | 38, 0x7FFF0000
+    program = b"".join(
+        struct.pack("<HBBI", *instruction)
+        for instruction in (
+            (load_number, 0, 0, 0),
+            (jump_if_equal, 0, 1, 441),
+            (return_value, 0, 0, errno_38),
+            (return_value, 0, 0, allow),
+        )
+    )
+    instructions = ctypes.create_string_buffer(program, len(program))
+    filter_program = struct.pack("@HP", 4, ctypes.addressof(instructions))
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privileges, set_seccomp, mode_filter = 38, 22, 2
+    if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(set_seccomp, mode_filter, filter_program, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def test_kernel_without_epoll_pwait2_waits_in_whole_milliseconds() -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            forbid_epoll_pwait2()
+            reactor = make_reactor()
+            client, _ = connect(reactor)
+            handler = Recorder()
+            start = time.perf_counter()
+            assert reactor.poll(0, handler) == 1
+            assert reactor.poll(100, handler) == 0
+            assert time.perf_counter() - start >= 0.001
+            client.sendall(request())
+            drive(reactor, handler, lambda: handler.count == 1)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
