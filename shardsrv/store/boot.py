@@ -230,6 +230,18 @@ class BootRecord:
         old = self._entries.get(key)
         self._put(BootEntry(key, synced_op, synced_checksum, head_op, old is not None and old.fenced))
 
+    def lower(self, key: GroupKey, synced_op: int, synced_checksum: int) -> None:
+        """Record a frontier below the one that is recorded; durable when it returns. To be called before a log is cut.
+
+        An entry that says more than the log holds would make the cut look like rot at the next start.
+
+        Raises:
+            DiskFault: the entry may say either; the log must not be cut.
+        """
+        old = self._entries.get(key)
+        self._put(BootEntry(key, synced_op, synced_checksum, synced_op, old is not None and old.fenced))
+        self._sync()
+
     def fence(self, key: GroupKey) -> None:
         """Mark a log whose sync failed; durable when it returns. Raises `DiskFault`."""
         self._put(attrs.evolve(self._entries.get(key) or BootEntry(key), fenced=True))

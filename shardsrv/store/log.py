@@ -39,6 +39,8 @@ from shardsrv.store.segment import (
 class PrepareLog(LogWriter):
     """See the module. `head_op`, `head_checksum` and `next_offset` are those of flushed entries."""
 
+    __slots__ = ("_epoch", "_plans", "_retired", "synced_checksum", "synced_op")
+
     @classmethod
     def open(
         cls,
@@ -340,14 +342,16 @@ class PrepareLog(LogWriter):
         """Close the handle of an idle log; the next write opens it again. Does nothing while bytes are unsynced."""
         if not self._settled() or self._dirty or self._plans:
             return
+        self._discard()
         for segment in self._segments:
             if segment.handle >= 0:
                 self._disk.close(segment.handle)
                 segment.handle = -1
 
-    def close(self) -> None:
-        """Write the active index and close every handle. Does not sync: whoever stops cleanly has done it."""
-        self.write_index()
+    def close(self, index: bool = True) -> None:
+        """Close every handle, after writing the active ``index``. Does not sync: whoever stops cleanly has done it."""
+        if index:
+            self.write_index()
         for segment in self._segments:
             self._retire(segment)
         for handle in self._retired:

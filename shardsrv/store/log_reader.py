@@ -25,6 +25,21 @@ from shardsrv.store.segment import SEGMENT_HEADER, GroupIdentity, Position, Segm
 class LogReader:
     """The reading half of `PrepareLog`."""
 
+    __slots__ = (
+        "_bases",
+        "_disk",
+        "_firsts",
+        "_indexes",
+        "_pool",
+        "_segments",
+        "directory",
+        "floor_op",
+        "head_checksum",
+        "head_op",
+        "identity",
+        "index_failures",
+    )
+
     def __init__(
         self, disk: Disk, directory: str, identity: GroupIdentity, pool: DescriptorPool, indexes: IndexCache
     ) -> None:

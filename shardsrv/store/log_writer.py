@@ -27,6 +27,19 @@ _NO_RESERVATION: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 class LogWriter(LogReader):
     """The writing half of `PrepareLog`. `head_op`, `head_checksum` and `next_offset` are those of flushed entries."""
 
+    __slots__ = (
+        "_direct",
+        "_directory_dirty",
+        "_dirty",
+        "_fence",
+        "_head_full",
+        "_preallocate",
+        "_run",
+        "_runs",
+        "_segment_size",
+        "next_offset",
+    )
+
     def __init__(
         self,
         disk: Disk,

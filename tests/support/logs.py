@@ -80,8 +80,7 @@ def sync_log(log: PrepareLog) -> None:
 
 def abandon(log: PrepareLog) -> None:
     """Close the descriptors and nothing else, as the end of a process does."""
-    log.write_index = lambda: None  # type: ignore[method-assign]
-    log.close()
+    log.close(index=False)
 
 
 def fingerprint(directory: Path) -> dict[str, str]:

@@ -10,7 +10,8 @@ import pytest
 from shardsrv._core import Prepare, slice_prepares
 from shardsrv.errors import DiskFull, OurFault, SyncFailed
 from shardsrv.store.disk import OsDisk
-from shardsrv.store.faults import LogFenced
+from shardsrv.store.faults import LogFenced, WriteFailed
+from shardsrv.store.index import SparseIndex
 from shardsrv.store.log import PrepareLog, ResumePoint
 from shardsrv.store.segment import Position, decode_header
 from tests.support.batches import decode_batches
@@ -139,6 +140,17 @@ def test_a_purged_log_can_be_dropped_whole_and_goes_on_from_its_checkpoint(tmp_p
     assert (again.head_op, again.first_op, again.floor_op, again.next_offset) == (3, 3, 0, 1)
 
 
+def test_behind_a_purge_nothing_older_is_located(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path)
+    chain = Chain()
+    log.append(chain.send(4))
+    log.append(chain.purge())
+    log.flush()
+    for place in (log.locate_offset(0), log.locate_offset(3), log.locate_time(0)):
+        assert (log.read_into(place, bytearray(512)), log.next_segment(place)) == (0, None)
+    assert ops(log) == [1, 2]
+
+
 def test_an_entry_that_does_not_chain_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
     chain = Chain()
@@ -232,6 +244,30 @@ def test_a_failed_write_is_cut_back_and_can_be_tried_again(tmp_path: Path) -> No
         log.append(prepare)
     log.flush()
     assert (ops(log), log.next_offset) == ([1, 2, 3, 4, 5, 6], 4)
+
+
+def test_a_failed_write_leaves_nothing_in_the_index(tmp_path: Path) -> None:
+    disk, log = failing_log(tmp_path)
+    chain = Chain()
+    log.append(chain.send(1, 40_000))
+    log.append(chain.send(1, 40_000))
+    log.flush()
+    lost = Chain(chain.parent, chain.next_op, chain.offset)
+    disk.fail["pwritev"] = 5
+    log.append(lost.send(1, 40_000))
+    log.append(lost.send(1, 40_000))
+    with pytest.raises(WriteFailed):
+        log.flush()
+    disk.fail.clear()
+    for prepare in (chain.other(9000), chain.send(1, 50_000), chain.send(1, 10)):
+        log.append(prepare)
+    log.flush()
+    for offset in range(4):
+        assert poll(log, log.locate_offset(offset), offset) == list(range(offset, 4))
+    log.close()
+    written = next(tmp_path.glob("*.idx"))
+    found = SparseIndex.decode(written.read_bytes(), 1)
+    assert found.ops.tolist() == [1, 4, 5]
 
 
 def test_a_write_that_cannot_be_taken_back_fences_the_log(tmp_path: Path) -> None:
@@ -379,11 +415,13 @@ def poll(log: PrepareLog, position: Position, wanted: int, by_time: bool = False
     """Every message offset from ``wanted`` on, read as a poll reads: walk from the position, segment by segment."""
     found = []
     at: Position | None = position
+    needed = 0
     while at is not None:
-        data = bytearray(1 << 16)
+        data = bytearray(max(1 << 16, needed))
         length = log.read_into(at, data)
         view = memoryview(data)[:length]
         part = slice_prepares(view, 0, length, wanted, 1 << 30, log.head_op, by_time)
+        needed = part.needed
         for batch in decode_batches(b"".join(map(bytes, part.parts))):
             found += [message.offset for message in batch.messages]
         at = Position(at.segment, at.byte + part.position)
@@ -454,6 +492,9 @@ def test_a_clean_stop_lets_the_next_start_read_only_the_end(tmp_path: Path) -> N
     again, recovery = open_log(tmp_path, resume=ResumePoint(200, chain.parent, 200), on_prepare=seen.append)
     assert (again.head_op, again.next_offset, seen) == (200, 200, [])
     assert recovery.scanned_bytes < 140_000
+    before = fingerprint(tmp_path)
+    again.write_index()
+    assert fingerprint(tmp_path) == before, "what the scan found anew equals what the index had"
     assert poll(again, again.locate_offset(17), 17) == list(range(17, 200))
 
 

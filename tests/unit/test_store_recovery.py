@@ -261,6 +261,19 @@ def test_a_missing_segment_is_found(tmp_path: Path, gone: int) -> None:
     assert len(segment_files(tmp_path)) == gone
 
 
+@pytest.mark.parametrize("cut", [1, 100, 400])
+def test_a_short_entry_with_a_later_segment_behind_it_is_no_torn_tail(tmp_path: Path, cut: int) -> None:
+    chain = Chain()
+    write_log(tmp_path, [chain.other(400) for _ in range(4)], segment_size=900)
+    first, second = segment_files(tmp_path)
+    first.write_bytes(first.read_bytes()[:-cut])
+    fault = refused(tmp_path, LogFacts(1, **KILLED), segment_size=900)
+    assert (fault.op, fault.shape) == (2, Shape.BAD_INSIDE.value)
+    assert "op 3 lies behind it" in fault.detail
+    log, found = open_log(tmp_path, facts=LogFacts(1, **POWER_LOSS), segment_size=900)
+    assert (log.head_op, found.cut_op, second.exists()) == (1, 2, False)
+
+
 def test_a_log_that_ends_before_the_synced_frontier_is_rot(tmp_path: Path) -> None:
     build(tmp_path)
     fault = refused(tmp_path, LogFacts(6, **KILLED))
