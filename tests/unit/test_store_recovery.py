@@ -264,13 +264,13 @@ def test_a_missing_segment_is_found(tmp_path: Path, gone: int) -> None:
 @pytest.mark.parametrize("cut", [1, 100, 400])
 def test_a_short_entry_with_a_later_segment_behind_it_is_no_torn_tail(tmp_path: Path, cut: int) -> None:
     chain = Chain()
-    write_log(tmp_path, [chain.other(400) for _ in range(4)], segment_size=900)
+    write_log(tmp_path, [chain.other(400) for _ in range(4)], segment_size=1500)
     first, second = segment_files(tmp_path)
     first.write_bytes(first.read_bytes()[:-cut])
-    fault = refused(tmp_path, LogFacts(1, **KILLED), segment_size=900)
+    fault = refused(tmp_path, LogFacts(1, **KILLED), segment_size=1500)
     assert (fault.op, fault.shape) == (2, Shape.BAD_INSIDE.value)
     assert "op 3 lies behind it" in fault.detail
-    log, found = open_log(tmp_path, facts=LogFacts(1, **POWER_LOSS), segment_size=900)
+    log, found = open_log(tmp_path, facts=LogFacts(1, **POWER_LOSS), segment_size=1500)
     assert (log.head_op, found.cut_op, second.exists()) == (1, 2, False)
 
 
