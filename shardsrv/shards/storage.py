@@ -159,7 +159,8 @@ class PartitionStorage:
         facts = boot.log_facts(host.context.boot.kernel_boot_id, 1) if boot is not None else LogFacts()
         log, recovery = PrepareLog.open(
             host.disk, path, LogIdentity(host.cluster, key.group, identity.created_revision), segment_size=owned.settings.segment_size,
-            resume=ResumePoint(op, checksum, plane.next_offset) if op else None, facts=facts, on_prepare=replica.replay,
+            resume=ResumePoint(op, checksum, plane.next_offset, plane.purge_op, plane.purge_generation) if op else None,
+            facts=facts, on_prepare=replica.replay,
             preallocate=owned.settings.preallocate_segments, validate=host.config.system.partition.validate_checksum, pool=self._pool,
             indexes=self._indexes,
         )
