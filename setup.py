@@ -25,6 +25,11 @@ DEBUG = os.environ.get("SHARDSRV_DEBUG") == "1"
 HOT: tuple[str, ...] = (
     "shardsrv/plane/partition/dedup.py",
     "shardsrv/plane/partition/plane.py",
+    "shardsrv/shards/answers.py",
+    "shardsrv/shards/group.py",
+    "shardsrv/shards/partition_group.py",
+    "shardsrv/shards/pump.py",
+    "shardsrv/shards/router.py",
     "shardsrv/vsr/effects.py",
     "shardsrv/vsr/events.py",
     "shardsrv/vsr/pipeline.py",
@@ -32,7 +37,7 @@ HOT: tuple[str, ...] = (
     "shardsrv/vsr/record.py",
     "shardsrv/vsr/replica.py",
 )
-"""Modules of the pure rooms that are compiled, by path below the root. The ``.pxd`` beside each gives it C fields."""
+"""Modules that are compiled, by path below the root. The ``.pxd`` beside each gives it C fields."""
 
 DIRECTIVES = {"language_level": 3, "embedsignature": True, "binding": False}
 # Overflow is checked in the room whose integers come from peers (decoders bound them below 2**62 already).

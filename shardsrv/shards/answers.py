@@ -4,7 +4,7 @@ Invariants: each delivered frame is answered exactly once (`reply`, `status`, `r
 lockstep of the reactor goes on; an answer to a connection that is gone is dropped. Source: wire-protocol.md 2.3, 2.4, 4.2.
 """
 
-from shardsrv._core import pack_reply
+from shardsrv._core import pack_reply, pack_reply_frame
 from shardsrv.bus._frame import Frame
 from shardsrv.bus._net import Reactor
 from shardsrv.shards import records
@@ -33,6 +33,13 @@ class Answers:
             operation=frame.operation if operation is None else operation, cluster=self._cluster, client=client,
         )
         self._reactor.reply_one(frame.connection, header + body)
+
+    def committed(self, frame: Frame, op: int, timestamp: int, operation: int, client: bytes, body: bytes) -> None:
+        """A write that took effect as entry ``op``: the answer to most requests, in one call."""
+        self._reactor.reply_one(
+            frame.connection,
+            pack_reply_frame(frame.header, op, timestamp, operation, self._cluster, client, body),
+        )
 
     def read(self, frame: Frame, body: bytes) -> None:
         """Answer to a read: `op` echoes the session, `commit` is the metadata commit (wire-protocol.md 2.3)."""
@@ -70,7 +77,21 @@ class Answers:
         self._reactor.resume(frame.connection)
 
 
-class FrameOrigin:
+class Origin:
+    """Who waits for a request, and how the answer gets there."""
+
+    __slots__ = ()
+
+    def committed(self, op: int, timestamp: int, operation: int, reply: bytes) -> None:
+        """The request took effect as entry ``op`` with ``operation``."""
+        raise NotImplementedError
+
+    def refused(self, outcome: int, status: int) -> None:
+        """The request was refused (`records.REFUSED_STATUS` ...)."""
+        raise NotImplementedError
+
+
+class FrameOrigin(Origin):
     """Origin of a request that came from a connection of this shard: its answer goes straight to the reactor."""
 
     __slots__ = ("answers", "client", "frame")
@@ -82,7 +103,7 @@ class FrameOrigin:
 
     def committed(self, op: int, timestamp: int, operation: int, reply: bytes) -> None:
         """The request took effect as entry ``op`` with ``operation``."""
-        self.answers.reply(self.frame, reply, op=op, commit=op, timestamp=timestamp, client=self.client, operation=operation)
+        self.answers.committed(self.frame, op, timestamp, operation, self.client, reply)
 
     def refused(self, outcome: int, status: int) -> None:
         """The request was refused (`records.REFUSED_STATUS` ...)."""
@@ -96,7 +117,7 @@ class FrameOrigin:
             self.answers.status(self.frame, status)
 
 
-class RemoteOrigin:
+class RemoteOrigin(Origin):
     """Origin of a partition request that came over a lane: its answer goes back as a `PartitionReply`."""
 
     __slots__ = ("home", "links", "token")
@@ -117,7 +138,7 @@ class RemoteOrigin:
         self.links.send(self.home, records.PARTITION_REPLY, record.pack())
 
 
-class NoOrigin:
+class NoOrigin(Origin):
     """Origin of the node's own requests that nobody waits for."""
 
     __slots__ = ()

@@ -61,7 +61,7 @@ class PartitionGroup(Group):
         self, host: PartitionHost, identity: PartitionIdentity, replica: Replica, plane: PartitionPlane, log: PrepareLog, *, counter_slot: int,
         settings: TopicSettings, checkpoint: Checkpoint,
     ) -> None:
-        super().__init__(host, replica, log)
+        Group.__init__(self, host, replica, log)
         self.identity = identity
         self.plane = plane
         self.counter_slot = counter_slot
@@ -91,12 +91,12 @@ class PartitionGroup(Group):
         elif self.purging:
             self.waiting.append(request)
         else:
-            super().submit(request)
+            Group.submit(self, request)
 
     def resume(self) -> None:
         """See `Group.resume`."""
         if not self.purging:
-            super().resume()
+            Group.resume(self)
 
     def purge(self, request: Request) -> None:
         """Admit a purge entry past everything that waits."""

@@ -8,8 +8,8 @@ system call; only a shard that stays quiet goes back to trio's run loop, which c
 their turn at least every `TURN_BUDGET_NS`.
 """
 
-import time
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import trio
@@ -44,7 +44,6 @@ class Pump:
         self.after_write: Callable[[Group], None] = lambda group: None
         """Called for each group whose entries were written in a turn."""
         self.turns = 0
-        self.longest_turn_ns = 0
 
     def appended(self, group: Group) -> None:
         """The group has entries to write at the end of this turn."""
@@ -66,40 +65,36 @@ class Pump:
         self._links.publish()
 
     def turn(self, timeout_us: int) -> int:
-        """One turn. Returns how much there was to do."""
-        worked = self._links.drain(self._on_record)
-        if worked:
-            timeout_us = 0
-        elif timeout_us:
-            self._links.wake.prepare_sleep()
-            if self._links.pending():
-                timeout_us = 0
-        worked += self._reactor.poll(timeout_us, self._handler)
-        self._links.wake.awake()
+        """One turn; waits up to ``timeout_us`` for something to do. Returns how much there was."""
+        links = self._links
+        if links.may_sleep():
+            worked = self._reactor.poll(0 if self._reactor.has_backlog() else timeout_us, self._handler)
+            links.wake.awake()
+        else:
+            worked = links.drain(self._on_record) + self._reactor.poll(0, self._handler)
         self.settle()
         self.turns += 1
         return worked
 
     def run_turns(self) -> None:
         """Turns until the shard is quiet or the budget is used up."""
-        begun = time.perf_counter_ns()
+        end = perf_counter_ns() + TURN_BUDGET_NS
         quiet = 0
         while quiet < LINGER_TURNS:
-            if self.turn(LINGER_US if quiet else 0):
+            if self.turn(LINGER_US):
                 quiet = 0
+                if perf_counter_ns() > end:
+                    return
             else:
                 quiet += 1
-            if time.perf_counter_ns() - begun > TURN_BUDGET_NS:
-                return
 
     async def run(self) -> None:
         """The task: until cancelled."""
         wake = self._links.wake
         while True:
-            wake.prepare_sleep()
-            if self._links.pending() or self._links.has_waiting() or self._reactor.has_backlog():
-                await trio.lowlevel.checkpoint()
-            else:
+            if self._links.may_sleep() and not self._links.has_waiting() and not self._reactor.has_backlog():
                 await trio.lowlevel.wait_readable(self._reactor.epoll_fd)
+            else:
+                await trio.lowlevel.checkpoint()
             wake.awake()
             self.run_turns()

@@ -7,8 +7,8 @@ Writes of partitions go to the group that owns them: on this shard by a call, on
 shard's arena. What cannot be served yet (a partition that is still being made, a shard that has not applied an op) is parked, not refused.
 """
 
-import time
 from collections.abc import Callable
+from time import time_ns
 from typing import Any
 
 import attrs
@@ -182,7 +182,7 @@ class Router:
         group.submit(
             Request(
                 session.client, session.number, frame.request, operation, session.user_id, digest, durability, body, origin,
-                time.time_ns() // 1000,
+                time_ns() // 1000,
             )
         )
 
