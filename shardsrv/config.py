@@ -8,6 +8,8 @@ leave. In memory durations are float seconds, sizes int bytes, expiries int micr
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import typing
 from collections.abc import Mapping
@@ -18,12 +20,15 @@ import msgspec
 
 from shardsrv.config_schema import (
     Cluster,
+    ConsumerGroupSection,
+    DataMaintenance,
     Heartbeat,
     Kind,
     Limits,
     MessageBus,
     Metadata,
     Partition,
+    PersonalAccessToken,
     System,
     Tcp,
     Topic,
@@ -66,6 +71,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     heartbeat: Heartbeat
     users: Users
+    consumer_group: ConsumerGroupSection
+    data_maintenance: DataMaintenance
+    personal_access_token: PersonalAccessToken
     cluster: Cluster
     tree: Tree
 
@@ -100,7 +108,6 @@ SECRETS = (
 MUST_BE_FALSE = {
     "cluster.enabled": "clusters are not part of this version; run a single node",
     "tcp.tls.enabled": "TLS is not part of this version; put a TLS proxy in front",
-    "system.encryption.enabled": "encryption at rest is not part of this version; encrypt the file system",
     "system.segment.archive_expired": "archiving is not supported; set it to false",
     "system.recovery.recreate_missing_state": "state is never invented; set it to false",
 }
@@ -145,7 +152,8 @@ def build(merged: Merged) -> Config:
             raise ConfigurationError(key, value, f"{reason} ({merged.origin(key)})")
     for key, holds, reason in relations(config):
         if not holds:
-            raise ConfigurationError(key, _lookup(merged.tree, key), f"{reason} ({merged.origin(key)})")
+            shown = "******" if key in SECRETS else _lookup(merged.tree, key)
+            raise ConfigurationError(key, shown, f"{reason} ({merged.origin(key)})")
     return config
 
 
@@ -197,6 +205,11 @@ def relations(config: Config) -> list[tuple[str, bool, str]]:
             "it must be above 0 while heartbeat.enabled is true",
         ),
         (
+            "system.encryption.key",
+            not config.system.encryption.enabled or is_encryption_key(config.system.encryption.key),
+            "it must be the base64 text of 32 bytes while system.encryption.enabled is true",
+        ),
+        (
             "users.argon2_memory",
             config.users.argon2_memory >= 8 * 1024 * config.users.argon2_parallelism,
             "it must be at least 8 KiB for each of users.argon2_parallelism",
@@ -204,6 +217,15 @@ def relations(config: Config) -> list[tuple[str, bool, str]]:
     ]
 
 
+def is_encryption_key(text: str) -> bool:
+    """Whether ``text`` is the base64 text of a key of AES-256."""
+    try:
+        return len(base64.b64decode(text, validate=True)) == ENCRYPTION_KEY_BYTES
+    except binascii.Error:
+        return False
+
+
+ENCRYPTION_KEY_BYTES = 32
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 
 

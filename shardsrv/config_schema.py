@@ -138,6 +138,19 @@ class SystemPartition(Section, frozen=True, kw_only=True):
     validate_checksum: Flag
 
 
+def _key(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it must be text")
+    return value
+
+
+class Encryption(Section, frozen=True, kw_only=True):
+    """[system.encryption]: messages at rest."""
+
+    enabled: Flag
+    key: Annotated[str, Kind(_key)]
+
+
 class System(Section, frozen=True, kw_only=True):
     """[system]: the data directory and the processes."""
 
@@ -146,6 +159,7 @@ class System(Section, frozen=True, kw_only=True):
     logging: Logging
     sharding: Sharding
     partition: SystemPartition
+    encryption: Encryption
 
 
 class MessageBus(Section, frozen=True, kw_only=True):
@@ -229,3 +243,36 @@ class Cluster(Section, frozen=True, kw_only=True):
 
     enabled: Flag
     name: Annotated[str, Kind(_text)]
+
+
+class ConsumerGroupSection(Section, frozen=True, kw_only=True):
+    """[consumer_group]: hand-overs."""
+
+    rebalancing_timeout: Annotated[float, _duration_of("1 ms", "24 h")]
+
+
+class MessageMaintenance(Section, frozen=True, kw_only=True):
+    """[data_maintenance.messages]: retention."""
+
+    cleaner_enabled: Flag
+    interval: Annotated[float, _duration_of("1 ms", "24 h")]
+
+
+class DataMaintenance(Section, frozen=True, kw_only=True):
+    """[data_maintenance]: what is done to data that is stored."""
+
+    messages: MessageMaintenance
+
+
+class TokenCleaning(Section, frozen=True, kw_only=True):
+    """[personal_access_token.cleaner]: expired tokens."""
+
+    enabled: Flag
+    interval: Annotated[float, _duration_of("1 ms", "24 h")]
+
+
+class PersonalAccessToken(Section, frozen=True, kw_only=True):
+    """[personal_access_token]: tokens of users."""
+
+    max_tokens_per_user: Annotated[int, _count_of(1, 100)]
+    cleaner: TokenCleaning

@@ -13,7 +13,6 @@ from shardsrv.wire.constants import KNOWN_OPERATIONS, ZERO_ID, EvictionReason, O
 from shardsrv.wire.frames import build_eviction, refusal_body
 
 
-
 class Answers:
     """Builds reply frames and queues them on the shard's reactor."""
 
@@ -71,6 +70,10 @@ class Answers:
         """An eviction frame; the socket stays open (wire-protocol.md 2.4)."""
         client = frame.client if frame.client != ZERO_ID else frame.connection.to_bytes(16, "little")
         self._reactor.reply_one(frame.connection, build_eviction(client, EvictionReason(reason)))
+
+    def evict_unasked(self, connection: int, client: bytes, reason: int) -> None:
+        """An eviction that answers no request: the client reads it in the place of its next reply."""
+        self._reactor.reply_one(connection, build_eviction(client, EvictionReason(reason)))
 
     def silence(self, frame: Frame) -> None:
         """No answer: only where the protocol itself demands silence."""

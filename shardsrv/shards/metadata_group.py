@@ -44,6 +44,7 @@ class MetadataGroup(Group):
     def __init__(self, host: MetadataHost, replica: Replica, plane: MetadataPlane, log: PrepareLog) -> None:
         super().__init__(host, replica, log)
         self.plane = plane
+        plane.gone.clear()
         self._applied = dict.fromkeys(host.links.peers, replica.commit_min)
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._homes: dict[bytes, int] = {}
@@ -53,9 +54,11 @@ class MetadataGroup(Group):
         operation = record.operation
         if operation in (Operation.REGISTER, Operation.LOGOUT):
             resolved = b""
+        elif record.resolved:
+            resolved = body
         else:
             try:
-                operation, resolved = self.plane.resolve(operation, body, self.replica.view)
+                operation, resolved = self.plane.resolve(operation, body, self.replica.view, user_id=record.user_id)
             except RequestRefused as refusal:
                 origin.refused(records.REFUSED_STATUS, refusal.code)
                 return
@@ -70,7 +73,9 @@ class MetadataGroup(Group):
         prepare = effect.prepare
         # The owners of partitions follow their own copies; what this copy recorded for them has no reader.
         self.plane.take_changes()
-        self.host.links.broadcast(records.COMMITTED, bytes(prepare.header), prepare.body)
+        victim = self.plane.gone.pop(prepare.op, b"")
+        self._homes.pop(victim, None)
+        self.host.links.broadcast(records.COMMITTED, bytes(prepare.header) + victim, prepare.body)
         self._follow_session(prepare.operation, prepare.client, prepare.op, effect.origin)
         self.host.metadata_changed()
         origin = effect.origin
@@ -86,6 +91,13 @@ class MetadataGroup(Group):
         waiting = self._waiting
         while waiting and waiting[0][0] <= everywhere:
             waiting.popleft()[1]()
+
+    def attachable(self, client: bytes, session: int, user_id: int) -> bool:
+        """Whether a connection of ``user_id`` may act for ``client``: it is that user's, and ``session`` is its present one."""
+        table = self.replica.table
+        assert table is not None, "the metadata group has a client table"
+        entry = table.get(client)
+        return entry is not None and entry.user_id == user_id and entry.epoch == session
 
     def _follow_session(self, operation: int, client: bytes, op: int, origin: object) -> None:
         """Keep which shard a client id is bound on; a register elsewhere unbinds the older connection (wire-protocol.md 3.3)."""

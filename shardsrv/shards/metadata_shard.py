@@ -15,7 +15,9 @@ from shardsrv.bus import handover
 from shardsrv.bus._frame import Frame
 from shardsrv.bus.acceptor import Acceptor
 from shardsrv.errors import DiskFault, OurFault
+from shardsrv.plane.metadata.commands import RemoveMember
 from shardsrv.shards import records
+from shardsrv.shards.answers import NOBODY
 from shardsrv.shards.checkpointer import MetadataCheckpointer
 from shardsrv.shards.group import Group
 from shardsrv.shards.handed_state import send_state
@@ -23,12 +25,15 @@ from shardsrv.shards.metadata_group import MetadataGroup, MetadataOrigin
 from shardsrv.shards.metadata_recovery import recover_metadata
 from shardsrv.shards.shard import Shard
 from shardsrv.shards.spawn import ShardContext
+from shardsrv.shards.tokens import TokenCleaner
 from shardsrv.store.boot import BootRecord
 from shardsrv.store.group_key import METADATA
 from shardsrv.store.superblock import Superblock
 from shardsrv.vsr.effects import PersistState
-from shardsrv.vsr.events import PersistFailed
+from shardsrv.vsr.events import PersistFailed, Request
+from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.replica import NORMAL
+from shardsrv.wire.constants import ZERO_ID, Operation
 
 
 class MetadataShard(Shard):
@@ -61,8 +66,23 @@ class MetadataShard(Shard):
     async def serve(self) -> None:
         """Accept connections until the shard drains."""
         self.start(self.checkpointer.run)
+        cleaner = self.config.personal_access_token.cleaner
+        if cleaner.enabled:
+            self.start(TokenCleaner(self.group.plane, self.group.submit, self.pump.step, cleaner.interval).run)
+        self.pump.step(self._end_memberships)
         for listener in self.context.listeners.values():
             self.start(self._accept, listener)
+
+    def _end_memberships(self) -> None:
+        """Every connection of the life before is gone, and with it the right to be a member of a consumer group."""
+        now = time.time_ns() // 1000
+        table = self.group.replica.table
+        assert table is not None, "the metadata group has a client table"
+        for client in sorted(self.group.plane.state.memberships):
+            entry = table.get(client)
+            session = entry.epoch if entry is not None else 0
+            body = RemoveMember(client, session).encode()
+            self.group.submit(Request(ZERO_ID, 0, 0, Operation.REMOVE_CONSUMER_GROUP_MEMBER, 0, 0, PERSISTED, body, NOBODY, now))
 
     async def _accept(self, listener: socket.socket) -> None:
         """Hand each new socket to the next partition shard in turn."""
@@ -97,6 +117,10 @@ class MetadataShard(Shard):
         """See `Shard.on_record`."""
         if kind == records.METADATA_REQUEST:
             self._request(sender, records.unpack(records.MetadataRequest, head), bytes(body))
+        elif kind == records.ATTACH_REQUEST:
+            token, client, session, user_id = records.ATTACH_REQUEST_HEAD.unpack(head)
+            allowed = self.group.attachable(client, session, user_id)
+            self.links.send(sender, records.ATTACH_REPLY, records.ATTACH_REPLY_HEAD.pack(token, allowed))
         elif kind == records.APPLIED:
             self.group.applied(sender, records.TOKEN.unpack(head)[0])
         else:

@@ -30,8 +30,8 @@ class NodeFacts:
     def __init__(self, data: str, addresses: dict[str, str]) -> None:
         self._data = data
         host, _, port = addresses.get("tcp", "127.0.0.1:0").rpartition(":")
-        node = ClusterNode(NODE_NAME, host.strip("[]"), int(port), 0, 0, 0, NodeRole.LEADER, NodeStatus.HEALTHY)
-        self._roster = ClusterMetadataReply(CLUSTER_NAME, (node,)).encode()
+        self.node = ClusterNode(NODE_NAME, host.strip("[]"), int(port), 0, 0, 0, NodeRole.LEADER, NodeStatus.HEALTHY)
+        self._roster = ClusterMetadataReply(CLUSTER_NAME, (self.node,)).encode()
         self._started = time.time_ns() // 1000
         self._sampled = 0.0
         self._sample: dict[str, Any] = {}

@@ -51,8 +51,8 @@ class PartitionGroup(Group):
     """Driver of one partition group."""
 
     __slots__ = (
-        "applied_checksum", "checkpoint", "checkpointed_at", "closed", "counter_slot", "counters_stale", "identity", "plane", "purging", "replayed",
-        "resume_points", "settings", "written_bytes",
+        "applied_checksum", "checkpoint", "checkpointed_at", "closed", "counter_slot", "counters_stale", "identity", "plane", "polled", "purging", "replayed",
+        "resume_points", "segments_seen", "settings", "written_bytes",
     )
 
     host: PartitionHost
@@ -78,6 +78,9 @@ class PartitionGroup(Group):
         self.purging = 0
         """Purges that metadata has committed and this log has not: nothing else is admitted meanwhile."""
         self.resume_points: dict[int, Position] = {}
+        self.segments_seen = log.segment_count
+        self.polled: dict[int, tuple[bytes, int]] = {}
+        """By consumer group: the member that polled last, and the highest offset that it was given."""
 
     @property
     def serving(self) -> bool:
@@ -110,6 +113,7 @@ class PartitionGroup(Group):
         """The purge entry took effect: what waited goes on."""
         self.purging -= 1
         self.resume_points.clear()
+        self.polled.clear()
         self.resume()
 
     def close(self) -> None:

@@ -13,34 +13,48 @@ from typing import Any
 import attrs
 import trio
 
-from shardsrv._core import Prepare
+from shardsrv._core import HEADER_SIZE, Prepare
 from shardsrv.bus import handover
-from shardsrv.bus.acceptor import format_address
 from shardsrv.bus._frame import Frame
+from shardsrv.bus.acceptor import format_address
 from shardsrv.errors import NotAccepted, OurFault
 from shardsrv.plane.metadata import snapshot
+from shardsrv.plane.metadata.changes import UserDeleted
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import MetadataState, Partition
+from shardsrv.plane.partition import offsets
 from shardsrv.shards import records
 from shardsrv.shards.answers import Answers, RemoteOrigin
+from shardsrv.shards.archive import Archive
 from shardsrv.shards.clients import Clients
+from shardsrv.shards.consumer_groups import ConsumerGroups
+from shardsrv.shards.encryption import Cipher
 from shardsrv.shards.group import Group
 from shardsrv.shards.handed_state import receive_state
+from shardsrv.shards.heartbeats import Heartbeats
+from shardsrv.shards.metadata_requests import MetadataRequests
 from shardsrv.shards.node_facts import NodeFacts
+from shardsrv.shards.offset_writes import OffsetWrites
 from shardsrv.shards.partition_group import PartitionGroup
+from shardsrv.shards.partition_writes import PartitionWrites
 from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.polls import Polls
 from shardsrv.shards.reads import Reads
 from shardsrv.shards.reconciler import Reconciler
+from shardsrv.shards.retention import Retention
 from shardsrv.shards.router import Router
+from shardsrv.shards.routing import Routing
+from shardsrv.shards.segment_deletes import SegmentDeletes
 from shardsrv.shards.sessions import Session, Sessions
 from shardsrv.shards.shard import HANDOVER_KEY, Shard
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.storage import PartitionStorage
 from shardsrv.shards.targets import Target, Targets
 from shardsrv.shards.topic_defaults import topic_defaults
+from shardsrv.store.group_key import owner_shard
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import Request
+from shardsrv.wire.constants import EvictionReason, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.groups import pack_group
 
@@ -74,24 +88,47 @@ class PartitionShard(Shard):
             context.boot.affinity, memory_kib=config.users.argon2_memory // 1024, iterations=config.users.argon2_iterations,
             lanes=config.users.argon2_parallelism,
         )
+        encryption = config.system.encryption
+        cipher = Cipher.of(encryption.key) if encryption.enabled else None
+        start, step = self.start, self.pump.step
         self.sessions = Sessions(
-            self.answers, self.passwords, trust=self.reactor.set_authenticated, find_user=lambda name: self.plane.state.find_user(name), register=self._register, start=self.start,
-            step=self.pump.step,
+            self.answers, self.passwords, trust=self.reactor.set_authenticated, find_user=lambda name: self.plane.state.find_user(name),
+            find_token=lambda digest: self.plane.state.find_token(digest), register=self._register, start=start, step=step,
         )
         floor = 1 if config.partition.durability_floor == "persisted" else 0
         self.targets = Targets(self.plane, context.shard_count, floor)
+        self.metadata = MetadataRequests(
+            answers=self.answers, sessions=self.sessions, links=self.links, plane=self.plane, passwords=self.passwords,
+            tokens_max=config.personal_access_token.max_tokens_per_user, start=start, step=step,
+        )
+        self.consumer_groups = ConsumerGroups(
+            self, submit=self.metadata.internal, mine=lambda group: owner_shard(group, context.shard_count) == self.shard, step=step,
+            timeout=config.consumer_group.rebalancing_timeout, durability=lambda group: self.targets.offset_durability(group.settings),
+        )
         self.polls = Polls(
-            self.shard, answers=self.answers, targets=self.targets, links=self.links, group_of=self.group_of, park=self.park, broken=self._broken
+            self.shard, answers=self.answers, targets=self.targets, links=self.links, group_of=self.group_of, park=self.park, broken=self._broken,
+            groups=self.consumer_groups, cipher=cipher, start=start, step=step,
         )
-        self.clients = Clients(self.shard, self.sessions, self.links)
+        facts = NodeFacts(str(context.data), addresses)
+        self.clients = Clients(self.shard, self.sessions, self.links, lambda client: self.plane.state.memberships_of(client))
+        self.routing = Routing(answers=self.answers, targets=self.targets, links=self.links, groups=self.consumer_groups, facts=facts)
         self.reads = Reads(
-            answers=self.answers, plane=self.plane, polls=self.polls, clients=self.clients, facts=NodeFacts(str(context.data), addresses),
-            counters=self.read_counters,
+            answers=self.answers, plane=self.plane, polls=self.polls, clients=self.clients, facts=facts, counters=self.read_counters,
+            routing=self.routing, archive=Archive(context.data, context.data / config.system.runtime.path, context.data / config.system.logging.path),
+            start=start, step=step,
         )
+        self.writes = PartitionWrites(self.shard, answers=self.answers, links=self.links, group_of=self.group_of, park=self.park)
+        self.retention = Retention(self, config.data_maintenance.messages.interval, step, start)
         self.router = Router(
-            self.shard, answers=self.answers, sessions=self.sessions, targets=self.targets, links=self.links, group_of=self.group_of,
-            reads=self.reads, park=self.park,
+            answers=self.answers, sessions=self.sessions, targets=self.targets, reads=self.reads, writes=self.writes,
+            offsets=OffsetWrites(self.shard, answers=self.answers, targets=self.targets, groups=self.consumer_groups, write=self.writes.write),
+            segments=SegmentDeletes(
+                self.shard, answers=self.answers, targets=self.targets, writes=self.writes, group_of=self.group_of, delete=self.retention.delete,
+                park=self.park,
+            ),
+            metadata=self.metadata, cipher=cipher, start=start, step=step,
         )
+        self.heartbeats = Heartbeats(self, config.heartbeat.interval, evict=self._evict_silent, step=step)
         self.storage = PartitionStorage(self)
         self.reconciler = Reconciler(self)
         self._parked: deque[Parked] = deque()
@@ -111,6 +148,12 @@ class PartitionShard(Shard):
         await self.reconciler.reconcile_all()
         self.start(self.reconciler.run)
         self.start(self._watch_parked)
+        self.consumer_groups.reconcile_all()
+        self.start(self.consumer_groups.run)
+        if self.config.data_maintenance.messages.cleaner_enabled:
+            self.start(self.retention.run)
+        if self.config.heartbeat.enabled:
+            self.start(self.heartbeats.run)
         return {"partitions": len(self.groups), "doubtful": len(self.storage.doubtful)}
 
     async def serve(self) -> None:
@@ -120,7 +163,8 @@ class PartitionShard(Shard):
     def in_flight(self) -> int:
         """See `Shard.in_flight`."""
         return (
-            self.router.in_flight + self.polls.in_flight + len(self._parked) + self.sessions.verifying
+            self.router.in_flight + self.writes.in_flight + self.metadata.in_flight + self.routing.in_flight + self.retention.deleting
+            + self.polls.in_flight + len(self._parked) + self.sessions.verifying + self.reads.archiving
             + sum(group.replica.in_flight + len(group.waiting) for group in self.groups.values())
         )
 
@@ -153,7 +197,17 @@ class PartitionShard(Shard):
             self.sessions.opened(connection, note.decode())
 
     def _register(self, frame: Frame, session: Session, user_id: int) -> None:
-        self.router.register(frame, session, user_id)
+        self.metadata.register(frame, session, user_id)
+
+    def _evict_silent(self, session: Session) -> None:
+        """A member of a consumer group sent nothing for too long."""
+        self.answers.evict_unasked(session.connection, session.client, EvictionReason.STALE_CLIENT)
+        self._end_session(session)
+
+    def _end_session(self, session: Session) -> None:
+        """A session ends by the node's will: its connection stays, and may log in again."""
+        self.metadata.ended(session.client, session.number, session.user_id)
+        self.sessions.release(session)
 
     # ------------------------------------------------------------------------------------------------ records
 
@@ -165,14 +219,24 @@ class PartitionShard(Shard):
         handle(self, sender, head, body)
 
     def _metadata_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.router.metadata_replied(head, body)
+        self.metadata.replied(head, body)
+
+    def _attach_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
+        self.routing.attach_replied(head, body)
 
     def _committed_record(self, sender: int, head: memoryview, body: memoryview) -> None:
         """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be applied."""
-        prepare = Prepare.load(bytes(head) + bytes(body))
+        prepare = Prepare.load(bytes(head[:HEADER_SIZE]) + bytes(body))
         self.plane.apply(prepare)
+        if len(head) > HEADER_SIZE:
+            self.plane.end_client(bytes(head[HEADER_SIZE:]))
         self._metadata_moved()
-        self.reconciler.follow(prepare.op, self.plane.take_changes())
+        changes = self.consumer_groups.follow(self.plane.take_changes())
+        for change in changes:
+            if isinstance(change, UserDeleted):
+                for session in self.sessions.of_user(change.user_id):
+                    self._end_session(session)
+        self.reconciler.follow(prepare.op, [change for change in changes if not isinstance(change, UserDeleted)])
 
     def _metadata_moved(self) -> None:
         op = self.plane.op
@@ -181,18 +245,31 @@ class PartitionShard(Shard):
 
     def _partition_request(self, sender: int, head: memoryview, body: memoryview) -> None:
         record = records.unpack(records.PartitionRequest, head)
-        data: Any = self.links.view(sender, record.offset, record.length) if record.length else bytes(body)
+        data: Any = self.links.view(sender, record.offset, record.length) if record.length else bytearray(body)
         origin = RemoteOrigin(self.links, sender, record.token)
         request = Request(
             record.client, record.session, record.request, record.operation, record.user_id, record.digest, record.durability, data, origin,
             time.time_ns() // 1000,
         )
         self._with_group(
-            record, lambda group: group.submit(request), lambda status: origin.refused(records.REFUSED_STATUS, status)
+            record, lambda group: self._admit(group, request, record.member), lambda status: origin.refused(records.REFUSED_STATUS, status)
         )
 
+    def _admit(self, group: PartitionGroup, request: Request, member: bytes) -> None:
+        """A request of another shard's connection, to the group that owns its partition."""
+        operation = request.operation
+        if operation == Operation.DELETE_SEGMENTS:
+            self.retention.delete(group, request)
+            return
+        if operation in (Operation.STORE_CONSUMER_OFFSET, Operation.DELETE_CONSUMER_OFFSET):
+            kind, key = offsets.first_key(request.body)
+            if kind == offsets.GROUP and not self.consumer_groups.may_commit(group.identity, key, member):
+                request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
+                return
+        group.submit(request)
+
     def _partition_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.router.partition_replied(head, body)
+        self.writes.replied(head, body)
 
     def _poll_request(self, sender: int, head: memoryview, body: memoryview) -> None:
         record = records.unpack(records.PollRequest, head)
@@ -251,6 +328,7 @@ class PartitionShard(Shard):
 
     def unpark(self) -> None:
         """The reconciler made progress: parked requests are tried again."""
+        self.consumer_groups.partitions_made()
         parked, self._parked = self._parked, deque()
         for request in parked:
             request.again()
@@ -293,6 +371,8 @@ class PartitionShard(Shard):
     def partition_changed(self, group: PartitionGroup, operation: int) -> None:
         """See `PartitionHost`."""
         group.counters_stale = True
+        if operation == Operation.STORE_CONSUMER_OFFSET:
+            self.consumer_groups.stored(group)
 
     def _after_write(self, group: Group) -> None:
         """A group's entries of this turn are written: background sync, counters, checkpoint."""
@@ -301,6 +381,9 @@ class PartitionShard(Shard):
         group.written_bytes = group.appended_bytes
         if group.counters_stale:
             self.publish_counters(group)
+        if group.log.segment_count != group.segments_seen:
+            group.segments_seen = group.log.segment_count
+            self.retention.rolled(group)
         if group.appended_bytes - group.checkpointed_at >= self.config.partition.checkpoint_bytes:
             self.storage.checkpoint_soon(group)
 
@@ -333,4 +416,5 @@ _RECORDS: dict[int, Callable[[PartitionShard, int, memoryview, memoryview], None
     records.CLIENTS_REQUEST: PartitionShard._clients_request,
     records.CLIENTS_REPLY: PartitionShard._clients_reply,
     records.UNBIND: PartitionShard._unbind,
+    records.ATTACH_REPLY: PartitionShard._attach_reply,
 }

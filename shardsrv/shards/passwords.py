@@ -10,8 +10,6 @@ import trio
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-
-
 WORKERS = 2
 USERNAME_LENGTH = range(3, 51)
 PASSWORD_LENGTH = range(3, 101)
@@ -33,9 +31,22 @@ class Passwords:
 
     async def verify(self, stored: str | None, password: str) -> bool:
         """Whether ``password`` matches; ``stored`` None stands for an unknown user and always ends in False."""
+        return await trio.to_thread.run_sync(self._verify, stored, password, limiter=self._limit())
+
+    def _limit(self) -> trio.CapacityLimiter:
+        """Made inside the trio run, which does not exist when the shard is built."""
         if self._limiter is None:
             self._limiter = trio.CapacityLimiter(WORKERS)
-        return await trio.to_thread.run_sync(self._verify, stored, password, limiter=self._limiter)
+        return self._limiter
+
+    async def change(self, stored: str | None, current: str, new: str) -> tuple[bool, str]:
+        """(whether ``current`` matches ``stored``, the PHC string of ``new``). Without ``stored`` nothing is verified."""
+        verified = stored is not None and await self.verify(stored, current)
+        return verified, await trio.to_thread.run_sync(self._hash_unpinned, new, limiter=self._limit())
+
+    def _hash_unpinned(self, password: str) -> str:
+        os.sched_setaffinity(0, self._affinity)
+        return self._hasher.hash(password)
 
     def _verify(self, stored: str | None, password: str) -> bool:
         os.sched_setaffinity(0, self._affinity)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import trio
+
 from shardsrv._core import xxh3
 from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError, DiskFault, NotAccepted, RequestRefused
@@ -16,6 +18,8 @@ from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.partition import offsets
 from shardsrv.shards import records
 from shardsrv.shards.answers import Answers
+from shardsrv.shards.consumer_groups import ConsumerGroups
+from shardsrv.shards.encryption import INLINE_MAX, Cipher
 from shardsrv.shards.links import Links
 from shardsrv.shards.partition_group import POLL_HEAD, PartitionGroup
 from shardsrv.shards.sessions import Session
@@ -56,6 +60,7 @@ class Polls:
     def __init__(
         self, shard: int, *, answers: Answers, targets: Targets, links: Links, group_of: Callable[[Target], PartitionGroup | None],
         park: Callable[[Callable[[], None], Callable[[], None]], None], broken: Callable[[PartitionGroup, Exception], None],
+        groups: ConsumerGroups, cipher: Cipher | None, start: Callable[..., None], step: Callable[..., None],
     ) -> None:
         self._shard = shard
         self._answers = answers
@@ -64,13 +69,18 @@ class Polls:
         self._group_of = group_of
         self._park = park
         self._broken = broken
+        self._groups = groups
+        self._cipher = cipher
+        self._start = start
+        self._step = step
+        self._decrypting = 0
         self._waiting: dict[int, Frame] = {}
         self._token = 0
 
     @property
     def in_flight(self) -> int:
         """Reads that another shard has not answered yet."""
-        return len(self._waiting)
+        return len(self._waiting) + self._decrypting
 
     # ------------------------------------------------------------------------------------------------ polls
 
@@ -81,8 +91,9 @@ class Polls:
         except DecodeError:
             self._answers.status(frame, ErrorCode.INVALID_COMMAND)
             return
-        key = self._targets.offset_key(request.consumer)
-        if request.consumer.kind == ConsumerKind.GROUP and request.partition is None:
+        group = request.consumer.kind == ConsumerKind.GROUP
+        key = self._targets.offset_key(request.stream, request.topic, request.consumer)
+        if group and request.partition is None:
             self._answers.read(frame, EMPTY_POLL)
             return
         if key is None:
@@ -91,7 +102,10 @@ class Polls:
         try:
             target = self._targets.partition(session, request.stream, request.topic, request.partition or 0, Right.POLL)
         except RequestRefused as refusal:
-            self._answers.status(frame, refusal.code)
+            if group and refusal.code == ErrorCode.PARTITION_NOT_FOUND:
+                self._answers.read(frame, RESYNC_POLL)
+            else:
+                self._answers.status(frame, refusal.code)
             return
         self._poll(frame, session, target, request, key)
 
@@ -102,6 +116,7 @@ class Polls:
             record = records.PollRequest(
                 self._wait(frame), target.epoch, identity.stream, identity.topic, identity.partition, identity.created_revision, strategy.kind,
                 strategy.value, request.count, int(request.auto_commit), request.consumer.kind, key, session.user_id, target.offset_durability,
+                session.member,
             )
             self._links.send(target.owner, records.POLL_REQUEST, record.pack())
             return
@@ -113,16 +128,19 @@ class Polls:
             )
             return
         self._read(
-            group, strategy.kind, strategy.value, request.count, request.auto_commit, request.consumer.kind, key, session.user_id,
+            group, strategy.kind, strategy.value, request.count, request.auto_commit, request.consumer.kind, key, session.user_id, session.member,
             lambda parts, length: self._answers.parts(frame, parts, length),
             lambda status: self._answers.status(frame, status),
         )
 
     def _read(
         self, group: PartitionGroup, strategy: int, value: int, count: int, auto_commit: bool, kind: int, key: int, user_id: int,
-        answer: Callable[[list, int], None], refuse: Callable[[int], None],
+        member: bytes, answer: Callable[[list, int], None], refuse: Callable[[int], None],
     ) -> None:
-        """Read and answer; with auto-commit, store the offset first."""
+        """Read and answer; with auto-commit, store the offset first. A group is read by the member that owns the partition."""
+        if kind == ConsumerKind.GROUP and not self._groups.may_poll(group.identity, key, member):
+            answer([RESYNC_POLL], len(RESYNC_POLL))
+            return
         try:
             parts, length, messages, last = group.poll(strategy, value, count, group.plane.stored_offset(kind, key))
         except DiskFault as error:
@@ -132,17 +150,60 @@ class Polls:
         except NotAccepted as error:
             refuse(error.code)
             return
-        if not auto_commit or not messages:
+        if kind == ConsumerKind.GROUP and messages:
+            self._groups.polled(group, key, member, last)
+        def deliver(clear: list, clear_length: int) -> None:
+            if auto_commit:
+                self._commit(group, kind, key, last, user_id, lambda: answer(clear, clear_length), refuse)
+            else:
+                answer(clear, clear_length)
+
+        if not messages:
             answer(parts, length)
-            return
+        elif self._cipher is not None:
+            self._decrypted(parts, length, deliver, refuse)
+        else:
+            deliver(parts, length)
+
+    def _commit(
+        self, group: PartitionGroup, kind: int, key: int, last: int, user_id: int, answer: Callable[[], None], refuse: Callable[[int], None]
+    ) -> None:
+        """Store the offset of the last message that a poll returns."""
         body = offsets.encode_stores([(kind, offsets.KEEP_HIGHEST, key, last)])
-        origin = PollOrigin(lambda: answer(parts, length), refuse)
         group.submit(
             Request(
-                AUTO_COMMIT_CLIENT, 0, 0, Operation.STORE_CONSUMER_OFFSET, user_id, xxh3(body), self._targets.offset_durability(group.settings), body, origin,
-                time.time_ns() // 1000,
+                AUTO_COMMIT_CLIENT, 0, 0, Operation.STORE_CONSUMER_OFFSET, user_id, xxh3(body), self._targets.offset_durability(group.settings), body,
+                PollOrigin(answer, refuse), time.time_ns() // 1000,
             )
         )
+
+    def _decrypted(self, parts: list, length: int, deliver: Callable[[list, int], None], refuse: Callable[[int], None]) -> None:
+        """Records in the clear, before anything is committed: what cannot be opened is not consumed."""
+        if length <= INLINE_MAX:
+            self._open(parts, deliver, refuse)
+        else:
+            self._decrypting += 1
+            self._start(self._open_in_thread, parts, deliver, refuse)
+
+    def _open(self, parts: list, deliver: Callable[[list, int], None], refuse: Callable[[int], None]) -> None:
+        assert self._cipher is not None, "asked for with a cipher only"
+        try:
+            clear = self._cipher.decrypt(parts[1:])
+        except RequestRefused as refusal:
+            refuse(refusal.code)
+        else:
+            deliver([parts[0], clear], len(parts[0]) + len(clear))
+
+    async def _open_in_thread(self, parts: list, deliver: Callable[[list, int], None], refuse: Callable[[int], None]) -> None:
+        assert self._cipher is not None, "asked for with a cipher only"
+        try:
+            clear = await trio.to_thread.run_sync(self._cipher.decrypt, parts[1:])
+        except RequestRefused as refusal:
+            self._step(refuse, refusal.code)
+        else:
+            self._step(deliver, [parts[0], clear], len(parts[0]) + len(clear))
+        finally:
+            self._decrypting -= 1
 
     def requested(self, group: PartitionGroup, sender: int, record: records.PollRequest) -> None:
         """A poll of another shard's connection."""
@@ -155,7 +216,7 @@ class Polls:
 
         self._read(
             group, record.strategy, record.value, record.count, bool(record.auto_commit), record.consumer_kind, record.key, record.user_id,
-            answer, refuse,
+            record.member, answer, refuse,
         )
 
     def poll_replied(self, head: memoryview, body: memoryview) -> None:
@@ -176,7 +237,7 @@ class Polls:
         except DecodeError:
             self._answers.status(frame, ErrorCode.INVALID_COMMAND)
             return
-        key = self._targets.offset_key(request.consumer)
+        key = self._targets.offset_key(request.stream, request.topic, request.consumer)
         try:
             target = self._targets.partition(session, request.stream, request.topic, request.partition or 0, Right.POLL)
         except RequestRefused as refusal:

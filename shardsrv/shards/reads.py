@@ -6,6 +6,8 @@ not known is status 3, a known one that this version does not serve is status 5.
 
 from collections.abc import Callable
 
+import trio
+
 from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError, RequestRefused
 from shardsrv.plane.metadata import queries
@@ -13,14 +15,16 @@ from shardsrv.plane.metadata.permissions import Right, require
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.records import Counters
 from shardsrv.shards.answers import Answers
+from shardsrv.shards.archive import Archive
 from shardsrv.shards.clients import Clients
 from shardsrv.shards.node_facts import NodeFacts
 from shardsrv.shards.polls import Polls
+from shardsrv.shards.routing import Routing
 from shardsrv.shards.sessions import Session
 from shardsrv.wire.codes import COMMANDS, CommandCode
 from shardsrv.wire.constants import EvictionReason
 from shardsrv.wire.error_codes import ErrorCode
-from shardsrv.wire.system import GetClient
+from shardsrv.wire.system import GetClient, GetSnapshot
 
 LEGACY_LOGINS = (CommandCode.LOGIN_USER, CommandCode.LOGIN_WITH_PERSONAL_ACCESS_TOKEN)
 
@@ -31,7 +35,8 @@ class Reads:
     """Operation 2 on one shard."""
 
     def __init__(
-        self, *, answers: Answers, plane: MetadataPlane, polls: Polls, clients: Clients, facts: NodeFacts, counters: Counters
+        self, *, answers: Answers, plane: MetadataPlane, polls: Polls, clients: Clients, facts: NodeFacts, counters: Counters,
+        routing: Routing, archive: Archive, start: Callable[..., None], step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._plane = plane
@@ -39,6 +44,11 @@ class Reads:
         self._clients = clients
         self._facts = facts
         self._counters = counters
+        self._archive = archive
+        self._start = start
+        self._step = step
+        self.archiving = 0
+        """Archives that are being made."""
         self._served: dict[int, Serve] = {
             CommandCode.GET_STATS: self._stats,
             CommandCode.GET_CLUSTER_METADATA: self._cluster_metadata,
@@ -52,6 +62,17 @@ class Reads:
             CommandCode.GET_STREAMS: self._query,
             CommandCode.GET_TOPIC: self._query,
             CommandCode.GET_TOPICS: self._query,
+            CommandCode.GET_USER: self._query,
+            CommandCode.GET_USERS: self._query,
+            CommandCode.GET_PERSONAL_ACCESS_TOKENS: self._query,
+            CommandCode.GET_CONSUMER_GROUP: self._query,
+            CommandCode.GET_CONSUMER_GROUPS: self._query,
+            CommandCode.SYNC_CONSUMER_GROUP: self._query,
+            CommandCode.GET_SNAPSHOT: self._snapshot,
+            CommandCode.ATTACH_CONSUMER_SESSION: routing.attach,
+            CommandCode.GET_POLL_ROUTING: routing.poll_routing,
+            CommandCode.POLL_MESSAGES_ON_PRIMARY: polls.poll,
+            CommandCode.GET_CONSUMER_OFFSET_ROUTING: routing.offset_routing,
         }
 
     def serve(self, frame: Frame, session: Session) -> None:
@@ -82,7 +103,7 @@ class Reads:
         require(self._plane.state, session.user_id, right)
 
     def _query(self, frame: Frame, session: Session) -> None:
-        self._answers.read(frame, self._plane.query(frame.code, frame.body, session.user_id, self._counters))
+        self._answers.read(frame, self._plane.query(frame.code, frame.body, session.user_id, self._counters, session.member))
 
     def _cluster_metadata(self, frame: Frame, session: Session) -> None:
         self._answers.read(frame, self._facts.cluster_metadata())
@@ -91,6 +112,22 @@ class Reads:
         self._require(session, Right.SERVER_INFO)
         totals = queries.totals(self._plane.state, self._counters)
         self._clients.count(lambda count: self._answers.read(frame, self._facts.stats(totals, count)))
+
+    def _snapshot(self, frame: Frame, session: Session) -> None:
+        request = GetSnapshot.decode(frame.body)
+        self._require(session, Right.SERVER_INFO)
+        self.archiving += 1
+        self._start(self._make_archive, frame, request)
+
+    async def _make_archive(self, frame: Frame, request: GetSnapshot) -> None:
+        try:
+            archive = await trio.to_thread.run_sync(self._archive.make, request.compression, request.kinds)
+        except RequestRefused as refusal:
+            self._step(self._answers.status, frame, refusal.code)
+        else:
+            self._step(self._answers.read, frame, archive)
+        finally:
+            self.archiving -= 1
 
     def _me(self, frame: Frame, session: Session) -> None:
         self._answers.read(frame, self._clients.details(session))

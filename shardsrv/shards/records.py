@@ -11,9 +11,11 @@ from typing import Final, TypeVar
 
 import attrs
 
+from shardsrv.wire.constants import ZERO_ID
+
 METADATA_REQUEST: Final = 1
 METADATA_REPLY: Final = 2
-COMMITTED: Final = 3
+COMMITTED: Final = 3          # head: a prepare header, then the client id that the client table gave up with it, if any
 APPLIED: Final = 4
 PARTITION_REQUEST: Final = 5
 PARTITION_REPLY: Final = 6
@@ -24,6 +26,8 @@ OFFSET_REPLY: Final = 10
 CLIENTS_REQUEST: Final = 11
 CLIENTS_REPLY: Final = 12
 UNBIND: Final = 13
+ATTACH_REQUEST: Final = 14
+ATTACH_REPLY: Final = 15
 
 # How a request ended (`MetadataReply.outcome`, `PartitionReply.outcome`).
 DONE: Final = 0
@@ -37,7 +41,7 @@ SILENT: Final = 4             # no answer
 class MetadataRequest:
     """Home shard -> shard 0; body: the request body. ``client`` and ``session`` are those bound to the connection."""
 
-    LAYOUT = struct.Struct("<Q16sQQQIBB")
+    LAYOUT = struct.Struct("<Q16sQQQIBBB")
     token: int
     client: bytes
     session: int
@@ -46,10 +50,11 @@ class MetadataRequest:
     user_id: int
     operation: int
     answered: int  # 1: the home shard waits for a reply
+    resolved: int  # 1: the body is that of the entry, not the client's
 
     def pack(self) -> bytes:
         return self.LAYOUT.pack(
-            self.token, self.client, self.session, self.request, self.digest, self.user_id, self.operation, self.answered
+            self.token, self.client, self.session, self.request, self.digest, self.user_id, self.operation, self.answered, self.resolved
         )
 
 
@@ -73,7 +78,7 @@ class MetadataReply:
 class PartitionRequest:
     """Home shard -> owner. The body lies at (offset, length) of the home shard's arena, or is the record's body when length is 0."""
 
-    LAYOUT = struct.Struct("<QQIIIQ16sQQQIBBQI")
+    LAYOUT = struct.Struct("<QQIIIQ16sQQQIBBQI16s")
     token: int
     epoch: int
     stream: int
@@ -89,11 +94,12 @@ class PartitionRequest:
     durability: int
     offset: int
     length: int
+    member: bytes = ZERO_ID  # the group member that an offset write is made for
 
     def pack(self) -> bytes:
         return self.LAYOUT.pack(
             self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.client, self.session,
-            self.request, self.digest, self.user_id, self.operation, self.durability, self.offset, self.length,
+            self.request, self.digest, self.user_id, self.operation, self.durability, self.offset, self.length, self.member,
         )
 
 
@@ -116,7 +122,7 @@ class PartitionReply:
 class PollRequest:
     """Home shard -> owner. ``consumer_kind`` 1 consumer, 2 group; ``key`` its offset key."""
 
-    LAYOUT = struct.Struct("<QQIIIQBQIBBIIB")
+    LAYOUT = struct.Struct("<QQIIIQBQIBBIIB16s")
     token: int
     epoch: int
     stream: int
@@ -131,11 +137,12 @@ class PollRequest:
     key: int
     user_id: int
     durability: int
+    member: bytes = ZERO_ID  # the member of a group that polls
 
     def pack(self) -> bytes:
         return self.LAYOUT.pack(
             self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.strategy, self.value,
-            self.count, self.auto_commit, self.consumer_kind, self.key, self.user_id, self.durability,
+            self.count, self.auto_commit, self.consumer_kind, self.key, self.user_id, self.durability, self.member,
         )
 
 
@@ -190,6 +197,12 @@ Record = TypeVar("Record")
 
 TOKEN = struct.Struct("<Q")
 """Head of CLIENTS_REQUEST and CLIENTS_REPLY (the token), and of APPLIED (the op)."""
+
+ATTACH_REQUEST_HEAD = struct.Struct("<Q16sQI")
+"""Home shard -> shard 0: token, client id to act for, its session, the user who asks."""
+
+ATTACH_REPLY_HEAD = struct.Struct("<QB")
+"""Shard 0 -> home shard: token, whether it may."""
 
 UNBIND_HEAD = struct.Struct("<16sQ")
 """Head of UNBIND: the client id and the session that took its place."""

@@ -5,6 +5,7 @@ moves it: the older connection falls back to connected. Credentials are checked 
 shard 0. Source: wire-protocol.md 3.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import attrs
 from shardsrv import __version__
 from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError
+from shardsrv.shards import tokens
 from shardsrv.shards.answers import Answers
 from shardsrv.shards.passwords import Passwords, plausible
 from shardsrv.wire.constants import PROTOCOL_VERSION, EvictionReason, UserStatus, version_accepted
@@ -34,24 +36,37 @@ class Session:
     """Resolved send targets by the raw bytes that named them."""
     balance: dict[tuple[int, int], int] = attrs.field(factory=dict)
     """Next partition index of balanced sends, by (stream, topic)."""
+    attached: bytes = b""
+    """The client id of the group member for which this connection polls and stores offsets; empty: for its own."""
+    active: bool = True
+    """Whether a frame came since `heartbeats` looked last."""
+    seen: float = 0.0
+    """When `heartbeats` found it active last, on trio's clock."""
 
     @property
     def bound(self) -> bool:
         """Whether a login succeeded on this connection."""
         return self.number != 0
 
+    @property
+    def member(self) -> bytes:
+        """The client id that consumer groups know this connection by."""
+        return self.attached or self.client
+
 
 class Sessions:
     """All connections of this shard."""
 
     def __init__(
-        self, answers: Answers, passwords: Passwords, *, trust: Callable[[int, bool], None], find_user: Callable[[str], Any], register: Callable[[Frame, Session, int], None],
+        self, answers: Answers, passwords: Passwords, *, trust: Callable[[int, bool], None], find_user: Callable[[str], Any],
+        find_token: Callable[[str], Any], register: Callable[[Frame, Session, int], None],
         start: Callable[..., None], step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._passwords = passwords
         self._trust = trust
         self._find_user = find_user
+        self._find_token = find_token
         self._register = register
         self._start = start
         self._step = step
@@ -105,12 +120,18 @@ class Sessions:
             del self._by_client[client]
             self.release(session)
 
+    def of_user(self, user_id: int) -> list[Session]:
+        """The bound sessions of a user."""
+        return [session for session in self._by_connection.values() if session.bound and session.user_id == user_id]
+
     def release(self, session: Session) -> None:
         """Back to connected: logged out, or bound elsewhere."""
         if self._by_client.get(session.client) is session:
             del self._by_client[session.client]
         session.number = 0
+        session.attached = b""
         session.targets.clear()
+        session.balance.clear()
         if session.connection in self._by_connection:
             self._trust(session.connection, False)
 
@@ -132,8 +153,25 @@ class Sessions:
             self._start(self._verify, frame, attempt)
 
     def _token(self, frame: Frame, attempt: LoginAttempt, otherwise: EvictionReason) -> None:
-        """The body read as a token login. No token exists before token commands are served, so every token is unknown."""
-        self._answers.evict(frame, EvictionReason.INVALID_TOKEN if attempt.token is not None else otherwise)
+        """The body read as a token login; ``otherwise`` when it is none."""
+        if attempt.token is None:
+            self._answers.evict(frame, otherwise)
+            return
+        found = self._find_token(tokens.digest(attempt.token.token))
+        if found is None or tokens.expired(found[1].expiry_at, time.time_ns() // 1000):
+            # A password body may read as a token too: what was meant is told by which of the two the sender has.
+            self._answers.evict(frame, otherwise if attempt.password is not None else EvictionReason.INVALID_TOKEN)
+        elif found[0].status != UserStatus.ACTIVE:
+            self._answers.evict(frame, EvictionReason.USER_INACTIVE)
+        else:
+            self._accepted(frame, self._by_connection[frame.connection], found[0].id)
+
+    def _accepted(self, frame: Frame, session: Session, user_id: int) -> None:
+        """The credentials are good."""
+        if session.bound:
+            self.welcome(frame, session, 0, 0)
+        else:
+            self._register(frame, session, user_id)
 
     async def _verify(self, frame: Frame, attempt: LoginAttempt) -> None:
         request = attempt.password
@@ -152,10 +190,8 @@ class Sessions:
             return
         if not accepted or user is None or user.status != UserStatus.ACTIVE:
             self._token(frame, attempt, EvictionReason.INVALID_CREDENTIALS)
-        elif session.bound:
-            self.welcome(frame, session, 0, 0)
         else:
-            self._register(frame, session, user.id)
+            self._accepted(frame, session, user.id)
 
     def welcome(self, frame: Frame, session: Session, op: int, timestamp: int) -> None:
         """The login reply (wire-protocol.md 3.3); a second login on a bound connection gets the same session again."""

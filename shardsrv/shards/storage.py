@@ -11,6 +11,7 @@ Invariants:
 import os
 import secrets
 import shutil
+from itertools import pairwise
 from typing import Any, Protocol
 
 import attrs
@@ -66,6 +67,9 @@ class StorageHost(Protocol):
     def start(self, task: Any, *arguments: Any) -> None:
         """Run a task beside the pump."""
 
+    def publish_counters(self, group: PartitionGroup) -> None:
+        """Write the group's slot of the counters page."""
+
 
 @attrs.define(slots=True, eq=False)
 class Opened:
@@ -94,6 +98,7 @@ class PartitionStorage:
         self._table_work = trio.Event()
         self._table_idle = trio.Event()
         self._checkpointing: set[PartitionGroup] = set()
+        self._checkpoint_done = trio.Event()
         self.doubtful: dict[PartitionIdentity, ShardsrvError] = {}
         """Partitions that are not served, and why."""
 
@@ -259,21 +264,54 @@ class PartitionStorage:
         except DiskFault as error:
             self._host.log.error("partition checkpoint failed", partition=str(group.identity), error=str(error))
         finally:
-            self._checkpointing.discard(group)
+            self._checkpoint_ended(group)
+
+    async def checkpoint_now(self, group: PartitionGroup) -> None:
+        """A checkpoint of what is committed now, after one that is on its way. Raises `DiskFault`."""
+        while group in self._checkpointing:
+            await self._checkpoint_done.wait()
+        self._checkpointing.add(group)
+        group.checkpointed_at = group.appended_bytes
+        try:
+            await self.checkpoint(group)
+        finally:
+            self._checkpoint_ended(group)
+
+    def _checkpoint_ended(self, group: PartitionGroup) -> None:
+        self._checkpointing.discard(group)
+        self._checkpoint_done.set()
+        self._checkpoint_done = trio.Event()
 
     async def checkpoint(self, group: PartitionGroup) -> None:
-        """Encode, wait until what was encoded is synced, write, then let go of segments that a purge emptied. Raises `DiskFault`."""
+        """Encode, wait until what was encoded is synced, write, then let go of segments without a readable message. Raises `DiskFault`."""
         op, payload = group.plane.applied_op, group.plane.checkpoint(group.applied_checksum)
-        purge_op = group.plane.purge_op
+        floor = self._floor(group, op)
         while group.log.synced_op < op and group.fault is None:
             self._host.syncer.urgent(group)
             await self._host.syncer.round_done()
         if group.fault is not None or group.closed:
             return
         await trio.to_thread.run_sync(group.checkpoint.write, payload)
-        if purge_op and group.log.first_op <= purge_op and not group.closed:
-            plan = group.log.drop_plan(purge_op + 1)
+        if group.log.first_op < floor and not group.closed:
+            plan = group.log.drop_plan(floor)
+            group.resume_points.clear()
             await trio.to_thread.run_sync(plan.run)
+            if not group.closed:
+                self._host.publish_counters(group)
+
+    def droppable(self, group: PartitionGroup) -> bool:
+        """Whether a checkpoint now would let segments go."""
+        return group.log.first_op < self._floor(group, group.plane.applied_op)
+
+    def _floor(self, group: PartitionGroup, op: int) -> int:
+        """The first op that must stay in the log once a checkpoint of entry ``op`` is durable: segments below hold no readable message."""
+        purge_op, first_offset = group.plane.purge_op, group.plane.first_offset
+        floor = purge_op + 1 if purge_op else 0
+        for (_, _, _), (following, next_base, _) in pairwise(group.log.segments()):
+            if following - 1 > op or (following - 1 > purge_op and next_base > first_offset):
+                break
+            floor = max(floor, following)
+        return floor
 
     # ------------------------------------------------------------------------------------------------ deletion and end
 

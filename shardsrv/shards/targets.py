@@ -9,15 +9,19 @@ import attrs
 from shardsrv._core import xxh32
 from shardsrv.errors import RequestRefused
 from shardsrv.plane.metadata import queries
-from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.options_catalog import TopicSettings
 from shardsrv.plane.metadata.permissions import Right, require
-from shardsrv.plane.metadata.state import PartitionIdentity, identity_of
+from shardsrv.plane.metadata.plane import MetadataPlane
+from shardsrv.plane.metadata.state import ConsumerGroup, PartitionIdentity, identity_of
 from shardsrv.shards.sessions import Session
 from shardsrv.store.group_key import owner_shard
 from shardsrv.wire.constants import ConsumerKind, PartitioningKind
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.primitives import Consumer, Identifier, Partitioning
+
+BALANCES_MAX = 4096
+"""Topics whose turn of partitions one connection may hold."""
+
 
 @attrs.frozen(slots=True, eq=False)
 class Target:
@@ -73,6 +77,8 @@ class Targets:
         else:
             place = (stream_record.id, topic_record.id)
             partition = session.balance.get(place, 0) % count
+            if len(session.balance) >= BALANCES_MAX:
+                session.balance.clear()
             session.balance[place] = partition + 1
         try:
             target = self.partition(session, stream_record.id, topic_record.id, partition, Right.SEND)
@@ -82,6 +88,20 @@ class Targets:
             raise RequestRefused(ErrorCode.RESOURCE_NOT_FOUND, stream=stream, topic=topic, partition=partition) from refusal
         return target, kind != PartitioningKind.BALANCED
 
-    def offset_key(self, consumer: Consumer) -> int | None:
-        """The key under which a consumer's offset is stored; None for a group that does not resolve (no group exists yet)."""
-        return consumer.offset_key() if consumer.kind == ConsumerKind.CONSUMER else None
+    def offset_key(self, stream: Identifier, topic: Identifier, consumer: Consumer) -> int | None:
+        """The key under which a consumer's offset is stored; None for a group that does not resolve."""
+        if consumer.kind == ConsumerKind.CONSUMER:
+            return consumer.offset_key()
+        group = self._group(stream, topic, consumer.id)
+        return None if group is None else group.id
+
+    def only_partition(self, stream: Identifier, topic: Identifier, group_id: int, member: bytes) -> int | None:
+        """The partition of a member that owns exactly one."""
+        group = self._group(stream, topic, group_id)
+        found = None if group is None else group.find_member(member)
+        return found.partitions[0] if found is not None and len(found.partitions) == 1 else None
+
+    def _group(self, stream: Identifier, topic: Identifier, group: Identifier) -> ConsumerGroup | None:
+        stream_record = self._plane.state.find_stream(stream)
+        topic_record = None if stream_record is None else stream_record.find_topic(topic)
+        return None if topic_record is None else topic_record.find_group(group)

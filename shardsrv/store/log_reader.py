@@ -17,7 +17,7 @@ from shardsrv.errors import Damaged
 from shardsrv.store.descriptors import DescriptorPool
 from shardsrv.store.disk import READ, Disk, disk_fault, read_exact
 from shardsrv.store.index import IndexCache, SparseIndex
-from shardsrv.store.log_files import build_index, load_index, save_index, walk_headers
+from shardsrv.store.log_files import build_index, load_index, save_index, segment_path, walk_headers
 from shardsrv.store.log_walk import batch_range
 from shardsrv.store.segment import SEGMENT_HEADER, GroupIdentity, Position, Segment
 
@@ -82,6 +82,10 @@ class LogReader:
     def segments(self) -> list[tuple[int, int, int]]:
         """(first op, base offset, bytes) of each segment, in order: what retention decides on."""
         return [(segment.first_op, segment.header.base_offset, segment.size) for segment in self._segments]
+
+    def segment_path(self, first_op: int) -> str:
+        """The file of the segment ``first_op``."""
+        return segment_path(self.directory, first_op)
 
     def last_timestamp(self, first_op: int) -> int:
         """Microseconds of the last entry of the sealed segment ``first_op``: less than that of the next segment's first

@@ -21,6 +21,7 @@ from shardsrv.plane.metadata.commands import (
     CreateTokenResolved,
     CreateTopicResolved,
     CreateUserResolved,
+    RemoveMember,
 )
 from shardsrv.plane.metadata.entry import Entry
 from shardsrv.plane.metadata.state import MetadataState
@@ -68,6 +69,7 @@ COMMANDS: Final[dict[int, Command]] = {
     Operation.DELETE_CONSUMER_GROUP: Command(DeleteConsumerGroup, groups.delete_group),
     Operation.JOIN_CONSUMER_GROUP: Command(JoinConsumerGroup, groups.join_group),
     Operation.LEAVE_CONSUMER_GROUP: Command(LeaveConsumerGroup, groups.leave_group),
+    Operation.REMOVE_CONSUMER_GROUP_MEMBER: Command(RemoveMember, groups.remove_member),
     Operation.COMPLETE_CONSUMER_GROUP_REVOCATION: Command(CompleteHandOver, groups.complete_hand_over),
 }
 """By operation as it stands in the log."""

@@ -7,6 +7,7 @@ A resolved command depends on nothing but its own bytes, so that every replica a
 |---|---|
 | 64 create topic | identifier stream, u32 partitions, name, u32+N explicit, u32+N derived options, u32 created view |
 | 65 create partitions | identifier stream, identifier topic, u32 partitions, u32 created view |
+| 66 remove member | 16 bytes client id, u64 session |
 | 67 complete hand-over | u32 stream, u32 topic, u32 group, u64 its created revision, u32 partition, u64 since |
 | 141 create user | name, u32+N password hash, u8 status, u8 has permissions [, u32+N permissions] |
 | 144 change password | identifier user, u32+N hash that the current password matched (empty: none), u32+N new hash |
@@ -25,7 +26,7 @@ from shardsrv.wire.constants import UserStatus
 from shardsrv.wire.message import Message
 from shardsrv.wire.options import ReplyOptions
 from shardsrv.wire.permissions import OptionalPermissions
-from shardsrv.wire.primitives import U32, U64, Ident, Name, Text32
+from shardsrv.wire.primitives import U32, U64, ClientId, Ident, Name, Text32
 
 
 @attrs.frozen
@@ -48,6 +49,14 @@ class CreatePartitionsResolved(Message):
     topic: Ident
     partitions_count: U32
     created_view: U32
+
+
+@attrs.frozen
+class RemoveMember(Message):
+    """Operation 66: a session is gone without a logout: its memberships end, the client table keeps its replies."""
+
+    client: ClientId
+    session: U64
 
 
 @attrs.frozen

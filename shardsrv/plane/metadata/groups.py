@@ -8,8 +8,8 @@ Source: the rules of the group commands. Invariants:
 - a join moves nothing at once: members above the fair share begin to hand over their highest partitions to members
   without any, and each moves when the progress of its owner is committed (operation 67); until then the owner may
   commit, not poll;
-- a membership belongs to one session: it ends with its logout, with a newer register of the client id, or when the
-  client table gives the client up.
+- a membership belongs to one session: it ends with its logout, with a newer register of the client id, when the
+  client table gives the client up, or when the node that held its connection says that it is gone (operation 66).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from shardsrv.errors import RequestRefused
 from shardsrv.plane.metadata import lookup, permissions, records
 from shardsrv.plane.metadata.changes import Change, GroupChanged, GroupDeleted
-from shardsrv.plane.metadata.commands import CompleteHandOver
+from shardsrv.plane.metadata.commands import CompleteHandOver, RemoveMember
 from shardsrv.plane.metadata.entry import Entry
 from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.metadata.state import ConsumerGroup, HandOver, Member, Membership, MetadataState, Stream, Topic
@@ -130,6 +130,12 @@ def end_session(state: MetadataState, changes: list[Change], client: bytes, sess
         member = group.find_member(client)
         if member is not None and session in (None, member.session):
             _leave(state, changes, stream, topic, group, member)
+
+
+def remove_member(entry: Entry, command: RemoveMember) -> bytes:
+    """Ends the memberships of one session; without any it has no effect."""
+    end_session(entry.state, entry.changes, command.client, command.session)
+    return b""
 
 
 def may_poll(group: ConsumerGroup, client: bytes, partition: int) -> bool:

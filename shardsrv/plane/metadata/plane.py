@@ -44,7 +44,7 @@ class OwnedPartition:
 class MetadataPlane(Plane):
     """One copy of the metadata. `op` and `timestamp` (microseconds) are those of the last entry applied."""
 
-    __slots__ = ("_changes", "defaults", "op", "state", "timestamp")
+    __slots__ = ("_changes", "defaults", "gone", "op", "state", "timestamp")
 
     def __init__(self, state: MetadataState, defaults: TopicDefaults) -> None:
         """`state` as of op 0; `defaults` fill in options that clients do not send, and are used by `resolve` only."""
@@ -53,6 +53,9 @@ class MetadataPlane(Plane):
         self.op = 0
         self.timestamp = 0
         self._changes: list[Change] = []
+        self.gone: dict[int, bytes] = {}
+        """Clients that the client table gave up, by the op of the entry that did it: the driver of the copy that has
+        the table tells the other copies (`end_client`) at the same place of the log, and takes them out."""
 
     # --- before an entry exists ------------------------------------------------------------------------------------
 
@@ -60,10 +63,14 @@ class MetadataPlane(Plane):
         """The refusal (a status) of a client's command that is not to enter the log, or None. Rights are not looked at:
         they are decided when the entry is applied."""
         try:
-            admission.check(Context(self.state, self.defaults, user_id=user_id), operation, body)
+            self.check(operation, body, user_id)
         except RequestRefused as refusal:
             return refusal
         return None
+
+    def check(self, operation: int, body: Buffer, user_id: int = ROOT_ID) -> None:
+        """Raises what `refusal` returns."""
+        admission.check(Context(self.state, self.defaults, user_id=user_id), operation, body)
 
     def password_task(self, operation: int, body: Buffer) -> PasswordTask | None:
         """The hashing that must be done before `resolve`, or None. Raises RequestRefused."""
@@ -102,6 +109,11 @@ class MetadataPlane(Plane):
     def client_gone(self, client: bytes) -> None:
         """The client table gave a client up (`vsr.plane`): its memberships end. Follows from the entry just applied, so
         every copy must be told at the same place of the log."""
+        self.gone[self.op] = client
+        self.end_client(client)
+
+    def end_client(self, client: bytes) -> None:
+        """End every membership of a client id."""
         groups.end_session(self.state, self._changes, client)
 
     def take_changes(self) -> list[Change]:

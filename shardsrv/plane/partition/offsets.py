@@ -91,6 +91,12 @@ def decode_keys(body: Any) -> list[Key]:
     return keys
 
 
+def first_key(body: Any) -> Key:
+    """(kind, key) of the first entry of a store or delete with at least one; the body was made by this module."""
+    kind = body[4]
+    return kind, int.from_bytes(body[8:12], "little")
+
+
 def decode_purge(body: Any) -> int:
     """The generation of a PurgePartition. Raises `DecodeError`."""
     _exactly(body, _PURGE.size, "purge")

@@ -162,6 +162,9 @@ class PartitionPlane(Plane):
         if operation == _STORE:
             return self._admit_stores(offsets.decode_stores(request.body))
         if operation == _DELETE:
+            # The node itself clears what a deleted group stored, also what is still in flight.
+            if request.client == ZERO_ID:
+                return 0
             return self._admit_deletes(offsets.decode_keys(request.body))
         if operation == _TRUNCATE:
             if self._head_generation != self.purge_generation:
