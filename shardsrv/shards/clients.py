@@ -11,7 +11,8 @@ import attrs
 from shardsrv.plane.metadata.state import Membership
 from shardsrv.shards import records
 from shardsrv.shards.links import Links
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 from shardsrv.wire.constants import NO_USER, Transport
 from shardsrv.wire.system import ClientDetailsReply, ClientMembership, ClientRecord
 

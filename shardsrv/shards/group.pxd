@@ -4,8 +4,14 @@ from shardsrv.vsr.effects cimport Append, Committed, Refused
 from shardsrv.vsr.replica cimport Replica
 
 
+cdef class Admission:
+    cdef public bint open
+
+
 cdef class Group:
     cdef public object host
+    cdef public Admission admission
+    cdef public list written
     cdef public Replica replica
     cdef public object log
     cdef public long long append_token
@@ -20,5 +26,6 @@ cdef class Group:
     cpdef carry_out(self, list effects)
     cpdef committed(self, Committed effect)
     cpdef flush(self)
+    cpdef flushed(self)
     cdef _append(self, Append effect)
     cdef _refused(self, Refused effect)

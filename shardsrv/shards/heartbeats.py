@@ -9,7 +9,8 @@ from typing import Protocol
 import trio
 
 from shardsrv.plane.metadata.plane import MetadataPlane
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 
 SILENCE = 1.2
 """Intervals of silence after which a member is evicted."""

@@ -17,7 +17,8 @@ from shardsrv.shards import records, tokens
 from shardsrv.shards.answers import Answers, FrameOrigin
 from shardsrv.shards.links import Links
 from shardsrv.shards.passwords import Passwords
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 from shardsrv.wire.constants import MAX_OP, ZERO_ID, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.replies import SUCCESS

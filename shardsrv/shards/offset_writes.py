@@ -13,8 +13,9 @@ from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.partition import offsets
 from shardsrv.shards.answers import Answers
 from shardsrv.shards.consumer_groups import ConsumerGroups
-from shardsrv.shards.sessions import Session
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.wire.constants import ConsumerKind, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.offsets import DeleteConsumerOffset, StoreConsumerOffset

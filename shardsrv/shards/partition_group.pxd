@@ -10,12 +10,13 @@ cdef class PartitionGroup(Group):
     cdef public long long checkpointed_at
     cdef public bint closed
     cdef public object counter_slot
-    cdef public bint counters_stale
     cdef public object identity
     cdef public PartitionPlane plane
+    cdef public dict polled
     cdef public int purging
     cdef public bint replayed
     cdef public dict resume_points
+    cdef public object segments_seen
     cdef public object settings
     cdef public long long written_bytes
 

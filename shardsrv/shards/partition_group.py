@@ -23,6 +23,7 @@ from shardsrv.store.segment import Position
 from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.events import PersistFailed, Request
 from shardsrv.vsr.replica import NORMAL, Replica
+from shardsrv.wire.constants import Operation
 from shardsrv.wire.error_codes import ErrorCode
 
 POLL_HEAD = struct.Struct("<IQI")
@@ -31,6 +32,8 @@ POLL_HEAD = struct.Struct("<IQI")
 READ_MIN = 64 * 1024
 READ_MAX = 8 * 1024 * 1024
 """Bytes read at once for a poll: one index step at least; large polls go on in further reads, so that a read stays short."""
+
+_SEND = int(Operation.SEND_MESSAGES)
 
 RESUME_POINTS = 8
 """Where recent polls ended, kept per partition: a consumer that goes on reads without looking into the index."""
@@ -43,15 +46,29 @@ class PartitionHost(Host, Protocol):
     poll_bytes_max: int
     validate_checksum: bool
 
+    syncer: Any
+    checkpoint_bytes: int
+    shares_counters: bool
+    """Whether other shards read the counters page; alone, a shard reads its own groups."""
+
     def partition_changed(self, group: "PartitionGroup", operation: int) -> None:
-        """Committed state moved on: counters and checkpoints may be due."""
+        """An entry that is no send took effect."""
+
+    def partition_rolled(self, group: "PartitionGroup") -> None:
+        """The log of the group got another segment, or lost some."""
+
+    def checkpoint_soon(self, group: "PartitionGroup") -> None:
+        """Much was written since the last checkpoint."""
+
+    def publish_counters(self, group: "PartitionGroup") -> None:
+        """Show the group's counters to other shards."""
 
 
 class PartitionGroup(Group):
     """Driver of one partition group."""
 
     __slots__ = (
-        "applied_checksum", "checkpoint", "checkpointed_at", "closed", "counter_slot", "counters_stale", "identity", "plane", "polled", "purging", "replayed",
+        "applied_checksum", "checkpoint", "checkpointed_at", "closed", "counter_slot", "identity", "plane", "polled", "purging", "replayed",
         "resume_points", "segments_seen", "settings", "written_bytes",
     )
 
@@ -73,7 +90,6 @@ class PartitionGroup(Group):
         self.applied_checksum = log.head_checksum
         self.replayed = bool(log.head_op)
         """Whether entries may lie above the last checkpoint although nothing was appended in this life."""
-        self.counters_stale = False
         self.closed = False
         self.purging = 0
         """Purges that metadata has committed and this log has not: nothing else is admitted meanwhile."""
@@ -130,10 +146,24 @@ class PartitionGroup(Group):
         prepare = effect.prepare
         operation = prepare.operation
         self.applied_checksum = prepare.checksum
-        self.host.partition_changed(self, operation)
+        if operation != _SEND:
+            self.host.partition_changed(self, operation)
         origin = effect.origin
         if origin is not None:
             origin.committed(prepare.op, prepare.timestamp, operation, effect.reply)
+
+    def flushed(self) -> None:
+        """See `Group.flushed`: background sync, counters, roll of segments and checkpoints are the shard's business."""
+        written = self.appended_bytes - self.written_bytes
+        self.written_bytes = self.appended_bytes
+        host = self.host
+        host.syncer.dirty(self, written)
+        if self.log.segment_count != self.segments_seen:
+            host.partition_rolled(self)
+        if self.appended_bytes - self.checkpointed_at >= host.checkpoint_bytes:
+            host.checkpoint_soon(self)
+        if host.shares_counters:
+            host.publish_counters(self)
 
     def poll(self, strategy: int, value: int, count: int, stored: int | None) -> tuple[list[Any], int, int, int]:
         """Read messages. Returns (parts, body length, messages, last offset); the first part is the 16-byte head of the reply body.

@@ -39,17 +39,20 @@ from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.partition_writes import PartitionWrites
 from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.polls import Polls
+from shardsrv.shards.pump import ConnectionHandler
 from shardsrv.shards.reads import Reads
 from shardsrv.shards.reconciler import Reconciler
 from shardsrv.shards.retention import Retention
 from shardsrv.shards.router import Router
 from shardsrv.shards.routing import Routing
 from shardsrv.shards.segment_deletes import SegmentDeletes
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 from shardsrv.shards.shard import HANDOVER_KEY, Shard
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.storage import PartitionStorage
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.shards.topic_defaults import topic_defaults
 from shardsrv.store.group_key import owner_shard
 from shardsrv.vsr.effects import PersistState
@@ -83,6 +86,9 @@ class PartitionShard(Shard):
         addresses = {name: format_address(listener.getsockname()) for name, listener in context.listeners.items()}
         self.groups: dict[int, PartitionGroup] = {}
         self.counters = context.shared.counters
+        self.checkpoint_bytes = config.partition.checkpoint_bytes
+        self.shares_counters = context.shard_count > 2
+        self._by_slot: dict[int, PartitionGroup] = {}
         self.answers = Answers(self.reactor, self.cluster)
         self.passwords = Passwords(
             context.boot.affinity, memory_kib=config.users.argon2_memory // 1024, iterations=config.users.argon2_iterations,
@@ -133,7 +139,7 @@ class PartitionShard(Shard):
         self.reconciler = Reconciler(self)
         self._parked: deque[Parked] = deque()
         self._handover = context.shared.handover(self.shard)[1]
-        self.pump.after_write = self._after_write
+        self.pump.handler = ConnectionHandler(self.router.on_frame, self.router.on_close, self.on_wake)
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -174,14 +180,6 @@ class PartitionShard(Shard):
         return await self.storage.close()
 
     # ------------------------------------------------------------------------------------------------ connections
-
-    def on_frame(self, frame: Frame) -> None:
-        """See `_net.Handler`."""
-        self.router.on_frame(frame)
-
-    def on_close(self, connection: int, reason: int) -> None:
-        """See `_net.Handler`."""
-        self.router.on_close(connection, reason)
 
     def on_wake(self, key: int) -> None:
         """See `_net.Handler`."""
@@ -360,48 +358,48 @@ class PartitionShard(Shard):
         assert isinstance(group, PartitionGroup)
         self.storage.synced(group, checksum)
 
-    def admits(self, group: Group) -> bool:
-        """See `group.Host`: acknowledgements wait while more is unsynced than the bound allows."""
-        return not self.syncer.overdue
-
     def clear_counters(self, slot: int) -> None:
         """A partition of this shard is gone."""
+        self._by_slot.pop(slot, None)
         self.counters.clear(slot)
 
     def partition_changed(self, group: PartitionGroup, operation: int) -> None:
         """See `PartitionHost`."""
-        group.counters_stale = True
         if operation == Operation.STORE_CONSUMER_OFFSET:
             self.consumer_groups.stored(group)
 
-    def _after_write(self, group: Group) -> None:
-        """A group's entries of this turn are written: background sync, counters, checkpoint."""
-        assert isinstance(group, PartitionGroup)
-        self.syncer.dirty(group, group.appended_bytes - group.written_bytes)
-        group.written_bytes = group.appended_bytes
-        if group.counters_stale:
-            self.publish_counters(group)
-        if group.log.segment_count != group.segments_seen:
-            group.segments_seen = group.log.segment_count
-            self.retention.rolled(group)
-        if group.appended_bytes - group.checkpointed_at >= self.config.partition.checkpoint_bytes:
-            self.storage.checkpoint_soon(group)
+    def partition_rolled(self, group: PartitionGroup) -> None:
+        """See `PartitionHost`."""
+        group.segments_seen = group.log.segment_count
+        self.retention.rolled(group)
+
+    def checkpoint_soon(self, group: PartitionGroup) -> None:
+        """See `PartitionHost`."""
+        self.storage.checkpoint_soon(group)
 
     def publish_counters(self, group: PartitionGroup) -> None:
-        """Write the group's slot of the counters page."""
-        group.counters_stale = False
-        plane = group.plane
+        """Write the group's slot of the counters page, where other shards read it."""
+        self._by_slot[group.counter_slot] = group
+        messages, size, current, segments = counters_of(group)
         self.counters.write(
-            group.counter_slot, group.identity.created_revision, plane.messages, plane.bytes, plane.committed_offset, plane.first_offset,
-            max(1, group.log.segment_count),
+            group.counter_slot, group.identity.created_revision, messages, size, current, group.plane.first_offset, segments
         )
 
     def read_counters(self, partition: Partition) -> tuple[int, int, int, int]:
         """(messages, bytes, current offset, segments) of a partition of any shard; what its owner has not published yet counts as empty."""
+        group = self._by_slot.get(partition.slot)
+        if group is not None and group.identity.created_revision == partition.created_revision:
+            return counters_of(group)
         revision, messages, size, current, _, segments = self.counters.read(partition.slot)
         if revision != partition.created_revision:
             return 0, 0, 0, 1
         return messages, size, current, segments
+
+
+def counters_of(group: PartitionGroup) -> tuple[int, int, int, int]:
+    """(messages, bytes, current offset, segments) of a partition of this shard; it counts at least one segment (wire-operations.md 4)."""
+    plane = group.plane
+    return plane.messages, plane.bytes, plane.committed_offset, max(1, group.log.segment_count)
 
 
 _RECORDS: dict[int, Callable[[PartitionShard, int, memoryview, memoryview], None]] = {

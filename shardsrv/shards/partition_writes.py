@@ -4,8 +4,8 @@ What cannot be served yet (a partition that is still being made, a shard that ha
 this shard's arena until the answer; one that was made here travels with the record.
 """
 
-import time
 from collections.abc import Callable
+from time import time_ns
 from typing import Any
 
 import attrs
@@ -15,8 +15,8 @@ from shardsrv.shards import records
 from shardsrv.shards.answers import Answers, FrameOrigin
 from shardsrv.shards.links import Links
 from shardsrv.shards.partition_group import PartitionGroup
-from shardsrv.shards.sessions import Session
-from shardsrv.shards.targets import Target
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
 from shardsrv.vsr.events import Request
 from shardsrv.wire.error_codes import ErrorCode
 
@@ -56,20 +56,23 @@ class PartitionWrites:
         if target.owner != self._shard:
             self.elsewhere(frame, session, target, operation, durability, digest, body, body_offset, FrameOrigin(self._answers, frame, session.client))
             return
-        group = self._group_of(target)
+        group = target.holder
         if group is None:
-            self._park(
-                lambda: self.write(frame, session, target, operation, durability, digest, body, body_offset),
-                lambda: self._answers.status(frame, ErrorCode.TRANSIENT_NOT_ACCEPTED),
-            )
+            group = target.holder = self._group_of(target)
+        if group is None:
+            self._park_write(frame, (frame, session, target, operation, durability, digest, body, body_offset))
             return
         origin = FrameOrigin(self._answers, frame, session.client)
         group.submit(
             Request(
                 session.client, session.number, frame.request, operation, session.user_id, digest, durability, body, origin,
-                time.time_ns() // 1000,
+                time_ns() // 1000,
             )
         )
+
+    def _park_write(self, frame: Frame, arguments: tuple[Any, ...]) -> None:
+        """Try again when this shard has caught up."""
+        self._park(lambda: self.write(*arguments), lambda: self._answers.status(frame, ErrorCode.TRANSIENT_NOT_ACCEPTED))
 
     def elsewhere(
         self, frame: Frame, session: Session, target: Target, operation: int, durability: int, digest: int, body: Any, body_offset: int | None,

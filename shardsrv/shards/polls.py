@@ -22,8 +22,9 @@ from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.encryption import INLINE_MAX, Cipher
 from shardsrv.shards.links import Links
 from shardsrv.shards.partition_group import POLL_HEAD, PartitionGroup
-from shardsrv.shards.sessions import Session
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.vsr.events import Request
 from shardsrv.wire.constants import AUTO_COMMIT_CLIENT, PARTITION_RESYNC, ConsumerKind, Operation
 from shardsrv.wire.error_codes import ErrorCode

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import trio
 
+from shardsrv.bus._frame import Frame
 from shardsrv.bus._net import Handler, Reactor
 from shardsrv.shards.group import Group
 from shardsrv.shards.links import Links
@@ -32,22 +33,28 @@ class OnRecord(Protocol):
     def __call__(self, sender: int, kind: int, head: memoryview, body: memoryview, /) -> None: ...
 
 
+class ConnectionHandler:
+    """The reactor's handler made of three functions: one call less for each frame than methods that pass it on."""
+
+    __slots__ = ("on_close", "on_frame", "on_wake")
+
+    def __init__(self, on_frame: Callable[[Frame], object], on_close: Callable[[int, int], object], on_wake: Callable[[int], object]) -> None:
+        self.on_frame = on_frame
+        self.on_close = on_close
+        self.on_wake = on_wake
+
+
 class Pump:
     """Runs turns over one reactor and the lanes of one shard."""
 
-    def __init__(self, reactor: Reactor, links: Links, handler: Handler, on_record: OnRecord) -> None:
+    def __init__(self, reactor: Reactor, links: Links, written: list[Group], handler: Handler, on_record: OnRecord) -> None:
         self._reactor = reactor
         self._links = links
-        self._handler = handler
+        self.handler = handler
+        """What the reactor calls; replaced once by the shard that has connections."""
         self._on_record = on_record
-        self._written: list[Group] = []
-        self.after_write: Callable[[Group], None] = lambda group: None
-        """Called for each group whose entries were written in a turn."""
+        self._written = written
         self.turns = 0
-
-    def appended(self, group: Group) -> None:
-        """The group has entries to write at the end of this turn."""
-        self._written.append(group)
 
     def step(self, action: Callable[..., None], *arguments: Any) -> None:
         """Run ``action`` between two turns, with all that it causes: for tasks of the shard."""
@@ -56,11 +63,12 @@ class Pump:
 
     def settle(self) -> None:
         """Write the logs of this turn, then send answers and records."""
-        while self._written:
-            groups, self._written = self._written, []
+        written = self._written
+        while written:
+            groups = written[:]
+            written.clear()
             for group in groups:
                 group.flush()
-                self.after_write(group)
         self._reactor.flush()
         self._links.publish()
 
@@ -68,10 +76,10 @@ class Pump:
         """One turn; waits up to ``timeout_us`` for something to do. Returns how much there was."""
         links = self._links
         if links.may_sleep():
-            worked = self._reactor.poll(0 if self._reactor.has_backlog() else timeout_us, self._handler)
+            worked = self._reactor.poll(0 if self._reactor.has_backlog() else timeout_us, self.handler)
             links.wake.awake()
         else:
-            worked = links.drain(self._on_record) + self._reactor.poll(0, self._handler)
+            worked = links.drain(self._on_record) + self._reactor.poll(0, self.handler)
         self.settle()
         self.turns += 1
         return worked

@@ -20,7 +20,7 @@ from shardsrv.shards.clients import Clients
 from shardsrv.shards.node_facts import NodeFacts
 from shardsrv.shards.polls import Polls
 from shardsrv.shards.routing import Routing
-from shardsrv.shards.sessions import Session
+from shardsrv.shards.session import Session
 from shardsrv.wire.codes import COMMANDS, CommandCode
 from shardsrv.wire.constants import EvictionReason
 from shardsrv.wire.error_codes import ErrorCode

@@ -2,23 +2,26 @@
 
 from shardsrv.bus._frame cimport Frame
 from shardsrv.shards.answers cimport Answers
+from shardsrv.shards.partition_writes cimport PartitionWrites
+from shardsrv.shards.session cimport Session
+from shardsrv.shards.target cimport Target
 
 
 cdef class Router:
-    cdef object _shard
     cdef Answers _answers
     cdef object _sessions
+    cdef dict _connections
     cdef object _targets
-    cdef object _links
-    cdef object _group_of
     cdef object _reads
-    cdef object _park
-    cdef dict _waiting
-    cdef long long _token
+    cdef PartitionWrites _writes
+    cdef object _offsets
+    cdef object _segments
+    cdef object _metadata
+    cdef object _cipher
+    cdef object _start
+    cdef object _step
+    cdef public long long _encrypting
     cdef public object metadata_op
 
     cpdef on_frame(self, Frame frame)
-    cdef _send(self, Frame frame, object session)
-    cdef _write(
-        self, Frame frame, object session, object target, object operation, object durability, object digest, object body, object body_offset
-    )
+    cdef _send(self, Frame frame, Session session)

@@ -19,14 +19,17 @@ from shardsrv.shards.offset_writes import OffsetWrites
 from shardsrv.shards.partition_writes import PartitionWrites
 from shardsrv.shards.reads import Reads
 from shardsrv.shards.segment_deletes import SegmentDeletes
-from shardsrv.shards.sessions import Session, Sessions
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.wire.constants import KNOWN_OPERATIONS, MAX_OP, ZERO_ID, Command, EvictionReason, Operation
 from shardsrv.wire.cursor import Cursor
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.primitives import IDENTIFIER_CODEC, PARTITIONING_CODEC
 
 _SEND = int(Operation.SEND_MESSAGES)
+_REQUEST = int(Command.REQUEST)
 METADATA = range(128, 160)
 
 TARGETS_MAX = 4096
@@ -42,6 +45,7 @@ class Router:
     ) -> None:
         self._answers = answers
         self._sessions = sessions
+        self._connections = sessions.by_connection
         self._targets = targets
         self._reads = reads
         self._writes = writes
@@ -65,9 +69,9 @@ class Router:
     def on_frame(self, frame: Frame) -> None:
         """A complete frame of a connection."""
         operation = frame.operation
-        session = self._sessions.of(frame.connection)
+        session = self._connections[frame.connection]
         session.active = True
-        if operation == Operation.SEND_MESSAGES and session.number and frame.session and frame.request and frame.command == Command.REQUEST:
+        if operation == _SEND and session.number and frame.session and frame.request and frame.command == _REQUEST:
             self._send(frame, session)
             return
         if frame.command != Command.REQUEST:
@@ -158,7 +162,10 @@ class Router:
         assert self._cipher is not None, "asked for with a cipher only"
         encrypted = await trio.to_thread.run_sync(self._cipher.encrypt, batch)
         self._encrypting -= 1
-        self._step(self._writes.write, frame, session, target, _SEND, target.durability, digest, encrypted, None)
+        self._step(self._write_encrypted, frame, session, target, digest, encrypted)
+
+    def _write_encrypted(self, frame: Frame, session: Session, target: Target, digest: int, batch: Any) -> None:
+        self._writes.write(frame, session, target, _SEND, target.durability, digest, batch, None)
 
     def _resolve_send(self, session: Session, key: bytes) -> Target:
         cursor = Cursor(key)

@@ -16,7 +16,7 @@ from shardsrv.shards.answers import Answers
 from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.links import Links
 from shardsrv.shards.node_facts import NodeFacts
-from shardsrv.shards.sessions import Session
+from shardsrv.shards.session import Session
 from shardsrv.shards.targets import Targets
 from shardsrv.wire.constants import ConsumerKind
 from shardsrv.wire.error_codes import ErrorCode

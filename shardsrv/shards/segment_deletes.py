@@ -16,8 +16,9 @@ from shardsrv.shards import records
 from shardsrv.shards.answers import Answers
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.partition_writes import PartitionWrites
-from shardsrv.shards.sessions import Session
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.wire.constants import Operation

@@ -18,7 +18,7 @@ from shardsrv.bus._net import Reactor
 from shardsrv.errors import OurFault
 from shardsrv.logs import get_logger
 from shardsrv.shards.control import ControlMessage, ExitCode
-from shardsrv.shards.group import Group
+from shardsrv.shards.group import Admission, Group
 from shardsrv.shards.links import Links
 from shardsrv.shards.pump import Pump
 from shardsrv.shards.spawn import ShardContext
@@ -61,11 +61,13 @@ class Shard:
             self.arena, frame_size_max=self.config.message_bus.max_message_size, connections_max=limits.connections_max,
             unauthenticated_bytes_max=limits.unauthenticated_bytes_max, ingress_bytes_max=limits.ingress_bytes_max,
         )
-        self.pump = Pump(self.reactor, self.links, self, self.on_record)
+        self.admission = Admission()
+        self.written: list[Group] = []
+        self.pump = Pump(self.reactor, self.links, self.written, self, self.on_record)
         partition = self.config.partition
         self.syncer = Syncer(
             self.disk, str(context.data), context.boot.affinity, interval=partition.sync_interval, early_bytes=partition.sync_bytes,
-            time_max=partition.unsynced_time_max, bytes_max=partition.unsynced_bytes_max, after_round=self.after_sync,
+            time_max=partition.unsynced_time_max, bytes_max=partition.unsynced_bytes_max, admission=self.admission, after_round=self.after_sync,
         )
         self.nursery: trio.Nursery
         self._pressed: dict[Group, None] = {}
@@ -85,6 +87,7 @@ class Shard:
             nursery.start_soon(self._listen_to_supervisor)
             nursery.start_soon(self.pump.run)
             nursery.start_soon(self.syncer.run)
+            nursery.start_soon(self.syncer.watch_age)
             with self._recovering:
                 facts = await self.recover()
                 collect_rarely()
@@ -144,17 +147,9 @@ class Shard:
 
     # ------------------------------------------------------------------------------------------------ host of groups
 
-    def appended(self, group: Group) -> None:
-        """See `group.Host`."""
-        self.pump.appended(group)
-
     def wants_sync(self, group: Group) -> None:
         """See `group.Host`."""
         self.syncer.urgent(group)
-
-    def admits(self, group: Group) -> bool:
-        """See `group.Host`."""
-        return True
 
     def waits(self, group: Group) -> None:
         """See `group.Host`: a group looks at its waiting requests after each of its writes, and all do after a sync round."""

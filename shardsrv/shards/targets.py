@@ -4,8 +4,6 @@ Resolution reads this shard's copy of the metadata; results carry the metadata o
 on. Order of checks: what does not resolve is refused before permissions are looked at (wire-messages.md 1.8).
 """
 
-import attrs
-
 from shardsrv._core import xxh32
 from shardsrv.errors import RequestRefused
 from shardsrv.plane.metadata import queries
@@ -13,7 +11,8 @@ from shardsrv.plane.metadata.options_catalog import TopicSettings
 from shardsrv.plane.metadata.permissions import Right, require
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import ConsumerGroup, PartitionIdentity, identity_of
-from shardsrv.shards.sessions import Session
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
 from shardsrv.store.group_key import owner_shard
 from shardsrv.wire.constants import ConsumerKind, PartitioningKind
 from shardsrv.wire.error_codes import ErrorCode
@@ -21,18 +20,6 @@ from shardsrv.wire.primitives import Consumer, Identifier, Partitioning
 
 BALANCES_MAX = 4096
 """Topics whose turn of partitions one connection may hold."""
-
-
-@attrs.frozen(slots=True, eq=False)
-class Target:
-    """A resolved partition."""
-
-    identity: PartitionIdentity
-    group: int
-    owner: int
-    epoch: int
-    durability: int
-    offset_durability: int
 
 
 class Targets:
