@@ -12,9 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from shardsrv.errors import RequestRefused
+from shardsrv.shards.zip_methods import pack_zip
 from shardsrv.wire.constants import SnapshotCompression, SnapshotKind
-from shardsrv.wire.error_codes import ErrorCode
 
 METHODS = {
     SnapshotCompression.STORED: zipfile.ZIP_STORED,
@@ -22,7 +21,7 @@ METHODS = {
     SnapshotCompression.BZIP2: zipfile.ZIP_BZIP2,
     SnapshotCompression.LZMA: zipfile.ZIP_LZMA,
 }
-"""What the ZIP format of the standard library can write; the others are refused with 9000."""
+"""What the standard library writes; Zstandard and XZ are written by `pack_zip`."""
 
 FILES_MAX = 20_000
 """Lines of the overview of the file system: it must fit into one reply."""
@@ -48,17 +47,16 @@ class Archive:
         }
 
     def make(self, compression: SnapshotCompression, kinds: Iterable[SnapshotKind]) -> bytes:
-        """The file. Raises `RequestRefused` (9000) for a method that cannot be written. Blocks: call it in a thread."""
-        method = METHODS.get(compression)
-        if method is None:
-            raise RequestRefused(ErrorCode.SNAPSHOT_FILE_COMPLETION_FAILED, compression=compression.name)
+        """The file. Blocks: call it in a thread."""
         wanted = dict.fromkeys(kinds)
         chosen = list(self._makers) if SnapshotKind.ALL in wanted else [kind for kind in self._makers if kind in wanted]
+        files = [(self._makers[kind][0], self._makers[kind][1]().encode()) for kind in chosen]
+        if compression not in METHODS:
+            return pack_zip(files, compression)
         out = io.BytesIO()
-        with zipfile.ZipFile(out, "w", method) as archive:
-            for kind in chosen:
-                name, make = self._makers[kind]
-                archive.writestr(name, make())
+        with zipfile.ZipFile(out, "w", METHODS[compression]) as archive:
+            for name, data in files:
+                archive.writestr(name, data)
         return out.getvalue()
 
     def _filesystem(self) -> str:

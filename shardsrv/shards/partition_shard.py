@@ -121,7 +121,7 @@ class PartitionShard(Shard):
         self.reads = Reads(
             answers=self.answers, plane=self.plane, polls=self.polls, clients=self.clients, facts=facts, counters=self.read_counters,
             routing=self.routing, archive=Archive(context.data, context.data / config.system.runtime.path, context.data / config.system.logging.path),
-            start=start, step=step,
+            log=self.log, start=start, step=step,
         )
         self.writes = PartitionWrites(self.shard, answers=self.answers, links=self.links, group_of=self.group_of, park=self.park)
         self.retention = Retention(self, config.data_maintenance.messages.interval, step, start)

@@ -6,6 +6,7 @@ not known is status 3, a known one that this version does not serve is status 5.
 
 from collections.abc import Callable
 
+import structlog
 import trio
 
 from shardsrv.bus._frame import Frame
@@ -36,7 +37,7 @@ class Reads:
 
     def __init__(
         self, *, answers: Answers, plane: MetadataPlane, polls: Polls, clients: Clients, facts: NodeFacts, counters: Counters,
-        routing: Routing, archive: Archive, start: Callable[..., None], step: Callable[..., None],
+        routing: Routing, archive: Archive, log: structlog.stdlib.BoundLogger, start: Callable[..., None], step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._plane = plane
@@ -45,6 +46,7 @@ class Reads:
         self._facts = facts
         self._counters = counters
         self._archive = archive
+        self._log = log
         self._start = start
         self._step = step
         self.archiving = 0
@@ -122,8 +124,9 @@ class Reads:
     async def _make_archive(self, frame: Frame, request: GetSnapshot) -> None:
         try:
             archive = await trio.to_thread.run_sync(self._archive.make, request.compression, request.kinds)
-        except RequestRefused as refusal:
-            self._step(self._answers.status, frame, refusal.code)
+        except OSError:
+            self._log.exception("the archive could not be made")
+            self._step(self._answers.status, frame, ErrorCode.SNAPSHOT_FILE_COMPLETION_FAILED)
         else:
             self._step(self._answers.read, frame, archive)
         finally:

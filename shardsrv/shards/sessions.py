@@ -127,8 +127,7 @@ class Sessions:
             return
         found = self._find_token(tokens.digest(attempt.token.token))
         if found is None or tokens.expired(found[1].expiry_at, time.time_ns() // 1000):
-            # A password body may read as a token too: what was meant is told by which of the two the sender has.
-            self._answers.evict(frame, otherwise if attempt.password is not None else EvictionReason.INVALID_TOKEN)
+            self._answers.evict(frame, EvictionReason.INVALID_TOKEN)
         elif found[0].status != UserStatus.ACTIVE:
             self._answers.evict(frame, EvictionReason.USER_INACTIVE)
         else:

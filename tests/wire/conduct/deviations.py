@@ -6,6 +6,8 @@ starts) and ``sources``; all that are given must match. ``reason_text`` says why
 ``skip``          the exchange needs something that is not served; it is neither sent nor counted
 ``status``        a reply with this status and an empty body is expected; parents are not made
 ``operation``     with ``status``: the operation of that reply, where it is not that of the request
+``result``        a reply with this code in the result section is expected, 0 for success
+``served``        a reply with status 0 is expected, its payload is not compared
 ``reason``        an eviction with this reason is expected
 ``as_source``     the answer that another source recorded under the same note is expected
 ``drop_options``  these keys of option blocks and of the catalogue are not compared

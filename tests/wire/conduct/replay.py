@@ -129,6 +129,8 @@ class Replayer:
         fields = frozenset(changes.get("drop_fields", ()))
         self.report.compared += 1
         self.report.exact += not changes
+        if "served" in changes:
+            found = Answer(found.outcome, found.status, found.result, found.operation)
         expected, found = without(expected, keys, fields), without(found, keys, fields)
         if expected != found:
             self.report.mismatches.append(Mismatch(exchange, expected, found))
@@ -141,6 +143,10 @@ class Replayer:
             return Answer("reply", status=changes["status"], operation=operation)
         if "reason" in changes:
             return Answer("eviction", reason=changes["reason"], window=(0, 0))
+        if "result" in changes:
+            return Answer("reply", status=0, result=changes["result"], operation=exchange.operation_byte)
+        if "served" in changes:
+            return Answer("reply", status=0, operation=exchange.operation_byte)
         if "outcome" in changes:
             return Answer(changes["outcome"])
         if "as_source" in changes:
