@@ -3,7 +3,8 @@
 Two kinds of module are compiled:
 
 * every hand-written ``.pyx`` below ``shardsrv/`` (memory and system calls);
-* the hot modules of the pure rooms named in ``HOT``: ordinary ``.py`` files, compiled as they are. With ``SHARDSRV_PURE=1`` in
+* the hot modules of the pure rooms named in ``HOT``: ordinary ``.py`` files, compiled as they are. With
+  ``SHARDSRV_PURE=1`` in
   the environment of the build they are left alone and the same files run interpreted.
 
 ``SHARDSRV_DEBUG=1`` turns on C assertions and leaves annotated HTML beside the sources.
@@ -52,10 +53,15 @@ def require_toolchain() -> None:
     """Refuse early, in one sentence that names the package to install."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None and shutil.which("cc") is None and shutil.which("gcc") is None:
-        sys.exit(f"shardsrv: no C compiler ({compiler}) was found; install one, for example the package gcc (Debian: build-essential).")
+        sys.exit(
+            f"shardsrv: no C compiler ({compiler}) was found; install one, for example the package gcc "
+            "(Debian: build-essential)."
+        )
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
-        sys.exit(f"shardsrv: {header} is missing; install the headers of this Python, for example the package python3-dev.")
+        sys.exit(
+            f"shardsrv: {header} is missing; install the headers of this Python, for example the package python3-dev."
+        )
 
 
 def extensions() -> list[Extension]:

@@ -1,9 +1,8 @@
-"""A whole shard in one process: real router, replica, plane, log and reactor; the client is the other end of a socket pair."""
+"""A whole shard in one process: real router, replica, plane, log and reactor; the client is the other end of a socket
+pair."""
 
-import os
 import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,8 +59,23 @@ def metadata_payload(settings: config.Config) -> bytes:
         operation = {CreateStream: 128, CreateTopic: 132}[type(request)]
         operation, body = plane.resolve(operation, request.encode())
         entry = Prepare.build(
-            cluster=bytes(16), view=0, replica=0, client=bytes(16), parent=0, request_checksum=0, op=op, commit=0, timestamp=op, request=0,
-            operation=operation, group=METADATA_GROUP, user_id=0, created_revision=0, durability=1, body=body, checksum_body=xxh3(body),
+            cluster=bytes(16),
+            view=0,
+            replica=0,
+            client=bytes(16),
+            parent=0,
+            request_checksum=0,
+            op=op,
+            commit=0,
+            timestamp=op,
+            request=0,
+            operation=operation,
+            group=METADATA_GROUP,
+            user_id=0,
+            created_revision=0,
+            durability=1,
+            body=body,
+            checksum_body=xxh3(body),
         )
         assert plane.apply(entry)[:4] == bytes(4)
     return plane.encode_snapshot(0, 1, [])
@@ -75,8 +89,17 @@ async def in_process() -> AsyncIterator[InProcess]:
         shared = Shared.create(2, lane_bytes=1 << 18, arena_bytes=settings.limits.arena_bytes, counter_slots=64)
         ours, theirs = ControlChannel.pair()
         context = ShardContext(
-            node=0, shard=1, shard_count=2, config=settings, data=Path(directory), shared=shared, listeners={}, control=theirs, generation=1,
-            boot=boot_facts(), prepared=prepare(Path(directory), 2),
+            node=0,
+            shard=1,
+            shard_count=2,
+            config=settings,
+            data=Path(directory),
+            shared=shared,
+            listeners={},
+            control=theirs,
+            generation=1,
+            boot=boot_facts(),
+            prepared=prepare(Path(directory), 2),
         )
         shard = PartitionShard(context)
         async with trio.open_nursery() as nursery:

@@ -1,7 +1,9 @@
 """Answers: every way in which a request of a local connection ends.
 
-Invariants: each delivered frame is answered exactly once (`reply`, `status`, `result`, `evict`) or let go (`silence`), so that the
-lockstep of the reactor goes on; an answer to a connection that is gone is dropped. Source: wire-protocol.md 2.3, 2.4, 4.2.
+Invariants: each delivered frame is answered exactly once (`reply`, `status`, `result`, `evict`) or let go
+(`silence`), so that the
+lockstep of the reactor goes on; an answer to a connection that is gone is dropped. Source: wire-protocol.md 2.3, 2.4,
+4.2.
 """
 
 from shardsrv._core import pack_reply, pack_reply_frame
@@ -23,13 +25,28 @@ class Answers:
         """The metadata op that this shard has applied: the `commit` of replies to reads."""
 
     def reply(
-        self, frame: Frame, body: bytes, *, op: int = 0, commit: int = 0, timestamp: int = 0, operation: int | None = None,
+        self,
+        frame: Frame,
+        body: bytes,
+        *,
+        op: int = 0,
+        commit: int = 0,
+        timestamp: int = 0,
+        operation: int | None = None,
         client: bytes | None = None,
     ) -> None:
-        """A successful answer. ``operation`` differs from the request's where another operation was committed (64, 65, 68)."""
+        """A successful answer. ``operation`` differs from the request's where another operation was committed (64,
+        65, 68)."""
         header = pack_reply(
-            frame.header, status=0, body_length=len(body), op=op, commit=commit, timestamp=timestamp,
-            operation=frame.operation if operation is None else operation, cluster=self._cluster, client=client,
+            frame.header,
+            status=0,
+            body_length=len(body),
+            op=op,
+            commit=commit,
+            timestamp=timestamp,
+            operation=frame.operation if operation is None else operation,
+            cluster=self._cluster,
+            client=client,
         )
         self._reactor.reply_one(frame.connection, header + body)
 
@@ -47,18 +64,32 @@ class Answers:
     def parts(self, frame: Frame, parts: list, length: int) -> None:
         """Answer to a read whose body is given as buffers that are written as they lie."""
         header = pack_reply(
-            frame.header, status=0, body_length=length, op=frame.session, commit=self.metadata_commit,
-            timestamp=frame.timestamp, operation=frame.operation, cluster=self._cluster,
+            frame.header,
+            status=0,
+            body_length=length,
+            op=frame.session,
+            commit=self.metadata_commit,
+            timestamp=frame.timestamp,
+            operation=frame.operation,
+            cluster=self._cluster,
         )
         parts.insert(0, header)
         self._reactor.reply(frame.connection, parts)
 
     def status(self, frame: Frame, code: int) -> None:
         """A refusal in the header, with an empty body."""
-        operation = frame.operation if frame.operation in KNOWN_OPERATIONS and frame.operation else Operation.NON_REPLICATED
+        operation = (
+            frame.operation if frame.operation in KNOWN_OPERATIONS and frame.operation else Operation.NON_REPLICATED
+        )
         header = pack_reply(
-            frame.header, status=code, body_length=0, op=frame.session, commit=self.metadata_commit, timestamp=frame.timestamp,
-            operation=operation, cluster=self._cluster,
+            frame.header,
+            status=code,
+            body_length=0,
+            op=frame.session,
+            commit=self.metadata_commit,
+            timestamp=frame.timestamp,
+            operation=operation,
+            cluster=self._cluster,
         )
         self._reactor.reply_one(frame.connection, header)
 

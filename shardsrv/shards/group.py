@@ -2,8 +2,10 @@
 
 A driver decides nothing: `vsr.Replica` and its plane do. Invariants:
 
-* entries reach the log in the order of their `Append` effects and become visible to readers when the turn's write is done;
-* after a write or a sync that failed the group is fenced: what was in flight is answered "outcome unknown", the rest is refused, and the boot
+* entries reach the log in the order of their `Append` effects and become visible to readers when the turn's write is
+  done;
+* after a write or a sync that failed the group is fenced: what was in flight is answered "outcome unknown", the rest
+  is refused, and the boot
   record says so, until the node starts again;
 * a driver never awaits: slow work is asked of its host.
 """
@@ -58,7 +60,17 @@ class Group:
     """One consensus group on the shard that owns it. Subclasses say what a commit means to the node."""
 
     __slots__ = (
-        "admission", "append_token", "appended_bytes", "fault", "host", "in_dirty_list", "in_sync_list", "log", "replica", "waiting", "written",
+        "admission",
+        "append_token",
+        "appended_bytes",
+        "fault",
+        "host",
+        "in_dirty_list",
+        "in_sync_list",
+        "log",
+        "replica",
+        "waiting",
+        "written",
     )
 
     refusal = records.REFUSED_STATUS
@@ -78,7 +90,8 @@ class Group:
         self.in_sync_list = False
 
     def submit(self, request: Request) -> None:
-        """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does not refuse."""
+        """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does
+        not refuse."""
         if self.fault is None and (self.waiting or not self.replica.can_accept or not self.admission.open):
             self.waiting.append(request)
             self.host.waits(self)

@@ -1,6 +1,7 @@
 """One partition on the shard that owns it: the group driver, its polls and its counters.
 
-A poll is planned by the pure plane, read from the log into a buffer of the arena and answered as buffers that skip the prepare headers.
+A poll is planned by the pure plane, read from the log into a buffer of the arena and answered as buffers that skip
+the prepare headers.
 Nothing above the committed op is ever returned.
 """
 
@@ -31,7 +32,8 @@ POLL_HEAD = struct.Struct("<IQI")
 
 READ_MIN = 64 * 1024
 READ_MAX = 8 * 1024 * 1024
-"""Bytes read at once for a poll: one index step at least; large polls go on in further reads, so that a read stays short."""
+"""Bytes read at once for a poll: one index step at least; large polls go on in further reads, so that a read stays
+short."""
 
 _SEND = int(Operation.SEND_MESSAGES)
 
@@ -68,15 +70,35 @@ class PartitionGroup(Group):
     """Driver of one partition group."""
 
     __slots__ = (
-        "applied_checksum", "checkpoint", "checkpointed_at", "closed", "counter_slot", "identity", "plane", "polled", "purging", "replayed",
-        "resume_points", "segments_seen", "settings", "written_bytes",
+        "applied_checksum",
+        "checkpoint",
+        "checkpointed_at",
+        "closed",
+        "counter_slot",
+        "identity",
+        "plane",
+        "polled",
+        "purging",
+        "replayed",
+        "resume_points",
+        "segments_seen",
+        "settings",
+        "written_bytes",
     )
 
     host: PartitionHost
 
     def __init__(
-        self, host: PartitionHost, identity: PartitionIdentity, replica: Replica, plane: PartitionPlane, log: PrepareLog, *, counter_slot: int,
-        settings: TopicSettings, checkpoint: Checkpoint,
+        self,
+        host: PartitionHost,
+        identity: PartitionIdentity,
+        replica: Replica,
+        plane: PartitionPlane,
+        log: PrepareLog,
+        *,
+        counter_slot: int,
+        settings: TopicSettings,
+        checkpoint: Checkpoint,
     ) -> None:
         Group.__init__(self, host, replica, log)
         self.identity = identity
@@ -166,9 +188,11 @@ class PartitionGroup(Group):
             host.publish_counters(self)
 
     def poll(self, strategy: int, value: int, count: int, stored: int | None) -> tuple[list[Any], int, int, int]:
-        """Read messages. Returns (parts, body length, messages, last offset); the first part is the 16-byte head of the reply body.
+        """Read messages. Returns (parts, body length, messages, last offset); the first part is the 16-byte head of
+        the reply body.
 
-        Args: ``stored`` the consumer's stored offset, or None. Raises `Damaged` when stored bytes do not verify: nothing is served
+        Args: ``stored`` the consumer's stored offset, or None. Raises `Damaged` when stored bytes do not verify:
+        nothing is served
         around damage.
         """
         plane = self.plane
@@ -195,7 +219,9 @@ class PartitionGroup(Group):
             if buffer is None:
                 raise NotAccepted("no room for a poll in the arena")
             read = log.read_into(position, memoryview(buffer)[:wanted])
-            found = slice_prepares(buffer, 0, read, start, plan.count - messages, commit, plan.by_time, self.host.validate_checksum)
+            found = slice_prepares(
+                buffer, 0, read, start, plan.count - messages, commit, plan.by_time, self.host.validate_checksum
+            )
             if found.verdict != VALID:
                 raise Damaged(log.directory, position.byte + found.position, None, VALID, found.verdict)
             if found.count:

@@ -1,6 +1,7 @@
 """A shard that owns partitions and client connections.
 
-It keeps a copy of the metadata, made from the state that shard 0 handed over and moved on by the stream of committed entries; `reconciler`
+It keeps a copy of the metadata, made from the state that shard 0 handed over and moved on by the stream of committed
+entries; `reconciler`
 turns its changes into partitions. Requests of its connections go through `router`, `reads` and `polls`.
 """
 
@@ -91,48 +92,109 @@ class PartitionShard(Shard):
         self._by_slot: dict[int, PartitionGroup] = {}
         self.answers = Answers(self.reactor, self.cluster)
         self.passwords = Passwords(
-            context.boot.affinity, memory_kib=config.users.argon2_memory // 1024, iterations=config.users.argon2_iterations,
+            context.boot.affinity,
+            memory_kib=config.users.argon2_memory // 1024,
+            iterations=config.users.argon2_iterations,
             lanes=config.users.argon2_parallelism,
         )
         encryption = config.system.encryption
         cipher = Cipher.of(encryption.key) if encryption.enabled else None
         start, step = self.start, self.pump.step
         self.sessions = Sessions(
-            self.answers, self.passwords, trust=self.reactor.set_authenticated, find_user=lambda name: self.plane.state.find_user(name),
-            find_token=lambda digest: self.plane.state.find_token(digest), register=self._register, start=start, step=step,
+            self.answers,
+            self.passwords,
+            trust=self.reactor.set_authenticated,
+            find_user=lambda name: self.plane.state.find_user(name),
+            find_token=lambda digest: self.plane.state.find_token(digest),
+            register=self._register,
+            start=start,
+            step=step,
         )
         floor = 1 if config.partition.durability_floor == "persisted" else 0
         self.targets = Targets(self.plane, context.shard_count, floor)
         self.metadata = MetadataRequests(
-            answers=self.answers, sessions=self.sessions, links=self.links, plane=self.plane, passwords=self.passwords,
-            tokens_max=config.personal_access_token.max_tokens_per_user, start=start, step=step,
+            answers=self.answers,
+            sessions=self.sessions,
+            links=self.links,
+            plane=self.plane,
+            passwords=self.passwords,
+            tokens_max=config.personal_access_token.max_tokens_per_user,
+            start=start,
+            step=step,
         )
         self.consumer_groups = ConsumerGroups(
-            self, submit=self.metadata.internal, mine=lambda group: owner_shard(group, context.shard_count) == self.shard, step=step,
-            timeout=config.consumer_group.rebalancing_timeout, durability=lambda group: self.targets.offset_durability(group.settings),
+            self,
+            submit=self.metadata.internal,
+            mine=lambda group: owner_shard(group, context.shard_count) == self.shard,
+            step=step,
+            timeout=config.consumer_group.rebalancing_timeout,
+            durability=lambda group: self.targets.offset_durability(group.settings),
         )
         self.polls = Polls(
-            self.shard, answers=self.answers, targets=self.targets, links=self.links, group_of=self.group_of, park=self.park, broken=self._broken,
-            groups=self.consumer_groups, cipher=cipher, start=start, step=step,
+            self.shard,
+            answers=self.answers,
+            targets=self.targets,
+            links=self.links,
+            group_of=self.group_of,
+            park=self.park,
+            broken=self._broken,
+            groups=self.consumer_groups,
+            cipher=cipher,
+            start=start,
+            step=step,
         )
         facts = NodeFacts(str(context.data), addresses)
-        self.clients = Clients(self.shard, self.sessions, self.links, lambda client: self.plane.state.memberships_of(client))
-        self.routing = Routing(answers=self.answers, targets=self.targets, links=self.links, groups=self.consumer_groups, facts=facts)
-        self.reads = Reads(
-            answers=self.answers, plane=self.plane, polls=self.polls, clients=self.clients, facts=facts, counters=self.read_counters,
-            routing=self.routing, archive=Archive(context.data, context.data / config.system.runtime.path, context.data / config.system.logging.path),
-            log=self.log, start=start, step=step,
+        self.clients = Clients(
+            self.shard, self.sessions, self.links, lambda client: self.plane.state.memberships_of(client)
         )
-        self.writes = PartitionWrites(self.shard, answers=self.answers, links=self.links, group_of=self.group_of, park=self.park)
+        self.routing = Routing(
+            answers=self.answers, targets=self.targets, links=self.links, groups=self.consumer_groups, facts=facts
+        )
+        self.reads = Reads(
+            answers=self.answers,
+            plane=self.plane,
+            polls=self.polls,
+            clients=self.clients,
+            facts=facts,
+            counters=self.read_counters,
+            routing=self.routing,
+            archive=Archive(
+                context.data, context.data / config.system.runtime.path, context.data / config.system.logging.path
+            ),
+            log=self.log,
+            start=start,
+            step=step,
+        )
+        self.writes = PartitionWrites(
+            self.shard, answers=self.answers, links=self.links, group_of=self.group_of, park=self.park
+        )
         self.retention = Retention(self, config.data_maintenance.messages.interval, step, start)
         self.router = Router(
-            answers=self.answers, sessions=self.sessions, targets=self.targets, reads=self.reads, writes=self.writes,
-            offsets=OffsetWrites(self.shard, answers=self.answers, targets=self.targets, groups=self.consumer_groups, write=self.writes.write),
+            answers=self.answers,
+            sessions=self.sessions,
+            targets=self.targets,
+            reads=self.reads,
+            writes=self.writes,
+            offsets=OffsetWrites(
+                self.shard,
+                answers=self.answers,
+                targets=self.targets,
+                groups=self.consumer_groups,
+                write=self.writes.write,
+            ),
             segments=SegmentDeletes(
-                self.shard, answers=self.answers, targets=self.targets, writes=self.writes, group_of=self.group_of, delete=self.retention.delete,
+                self.shard,
+                answers=self.answers,
+                targets=self.targets,
+                writes=self.writes,
+                group_of=self.group_of,
+                delete=self.retention.delete,
                 park=self.park,
             ),
-            metadata=self.metadata, cipher=cipher, start=start, step=step,
+            metadata=self.metadata,
+            cipher=cipher,
+            start=start,
+            step=step,
         )
         self.heartbeats = Heartbeats(self, config.heartbeat.interval, evict=self._evict_silent, step=step)
         self.storage = PartitionStorage(self)
@@ -169,8 +231,15 @@ class PartitionShard(Shard):
     def in_flight(self) -> int:
         """See `Shard.in_flight`."""
         return (
-            self.router.in_flight + self.writes.in_flight + self.metadata.in_flight + self.routing.in_flight + self.retention.deleting
-            + self.polls.in_flight + len(self._parked) + self.sessions.verifying + self.reads.archiving
+            self.router.in_flight
+            + self.writes.in_flight
+            + self.metadata.in_flight
+            + self.routing.in_flight
+            + self.retention.deleting
+            + self.polls.in_flight
+            + len(self._parked)
+            + self.sessions.verifying
+            + self.reads.archiving
             + sum(group.replica.in_flight + len(group.waiting) for group in self.groups.values())
         )
 
@@ -223,7 +292,8 @@ class PartitionShard(Shard):
         self.routing.attach_replied(head, body)
 
     def _committed_record(self, sender: int, head: memoryview, body: memoryview) -> None:
-        """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be applied."""
+        """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be
+        applied."""
         prepare = Prepare.load(bytes(head[:HEADER_SIZE]) + bytes(body))
         self.plane.apply(prepare)
         if len(head) > HEADER_SIZE:
@@ -246,11 +316,21 @@ class PartitionShard(Shard):
         data: Any = self.links.view(sender, record.offset, record.length) if record.length else bytearray(body)
         origin = RemoteOrigin(self.links, sender, record.token)
         request = Request(
-            record.client, record.session, record.request, record.operation, record.user_id, record.digest, record.durability, data, origin,
+            record.client,
+            record.session,
+            record.request,
+            record.operation,
+            record.user_id,
+            record.digest,
+            record.durability,
+            data,
+            origin,
             time.time_ns() // 1000,
         )
         self._with_group(
-            record, lambda group: self._admit(group, request, record.member), lambda status: origin.refused(records.REFUSED_STATUS, status)
+            record,
+            lambda group: self._admit(group, request, record.member),
+            lambda status: origin.refused(records.REFUSED_STATUS, status),
         )
 
     def _admit(self, group: PartitionGroup, request: Request, member: bytes) -> None:
@@ -302,7 +382,8 @@ class PartitionShard(Shard):
         self.sessions.unbind(client, session)
 
     def _with_group(self, record: Any, use: Callable[[PartitionGroup], None], refuse: Callable[[int], None]) -> None:
-        """Run ``use`` with the group that a record of another shard names, when this shard has applied the op at which it was resolved."""
+        """Run ``use`` with the group that a record of another shard names, when this shard has applied the op at
+        which it was resolved."""
         group = self.groups.get(pack_group(record.stream, record.topic, record.partition))
         if group is not None and group.identity.created_revision == record.created_revision and not group.closed:
             use(group)
@@ -382,11 +463,18 @@ class PartitionShard(Shard):
         self._by_slot[group.counter_slot] = group
         messages, size, current, segments = counters_of(group)
         self.counters.write(
-            group.counter_slot, group.identity.created_revision, messages, size, current, group.plane.first_offset, segments
+            group.counter_slot,
+            group.identity.created_revision,
+            messages,
+            size,
+            current,
+            group.plane.first_offset,
+            segments,
         )
 
     def read_counters(self, partition: Partition) -> tuple[int, int, int, int]:
-        """(messages, bytes, current offset, segments) of a partition of any shard; what its owner has not published yet counts as empty."""
+        """(messages, bytes, current offset, segments) of a partition of any shard; what its owner has not published
+        yet counts as empty."""
         group = self._by_slot.get(partition.slot)
         if group is not None and group.identity.created_revision == partition.created_revision:
             return counters_of(group)
@@ -397,7 +485,8 @@ class PartitionShard(Shard):
 
 
 def counters_of(group: PartitionGroup) -> tuple[int, int, int, int]:
-    """(messages, bytes, current offset, segments) of a partition of this shard; it counts at least one segment (wire-operations.md 4)."""
+    """(messages, bytes, current offset, segments) of a partition of this shard; it counts at least one segment
+    (wire-operations.md 4)."""
     plane = group.plane
     return plane.messages, plane.bytes, plane.committed_offset, max(1, group.log.segment_count)
 

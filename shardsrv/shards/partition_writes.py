@@ -1,6 +1,7 @@
 """Writes of partitions on their way to the group that owns them: a call on this shard, a `PartitionRequest` to another.
 
-What cannot be served yet (a partition that is still being made, a shard that has not applied an op) is parked, not refused. A body that lies in a frame stays in
+What cannot be served yet (a partition that is still being made, a shard that has not applied an op) is parked, not
+refused. A body that lies in a frame stays in
 this shard's arena until the answer; one that was made here travels with the record.
 """
 
@@ -33,7 +34,12 @@ class PartitionWrites:
     """See the module."""
 
     def __init__(
-        self, shard: int, *, answers: Answers, links: Links, group_of: Callable[[Target], PartitionGroup | None],
+        self,
+        shard: int,
+        *,
+        answers: Answers,
+        links: Links,
+        group_of: Callable[[Target], PartitionGroup | None],
         park: Callable[[Callable[[], None], Callable[[], None]], None],
     ) -> None:
         self._shard = shard
@@ -50,11 +56,30 @@ class PartitionWrites:
         return len(self._waiting)
 
     def write(
-        self, frame: Frame, session: Session, target: Target, operation: int, durability: int, digest: int, body: Any, body_offset: int | None,
+        self,
+        frame: Frame,
+        session: Session,
+        target: Target,
+        operation: int,
+        durability: int,
+        digest: int,
+        body: Any,
+        body_offset: int | None,
     ) -> None:
-        """A write, to the group that owns the partition. ``body_offset``: where the body begins in the frame's body, None when it was made here."""
+        """A write, to the group that owns the partition. ``body_offset``: where the body begins in the frame's body,
+        None when it was made here."""
         if target.owner != self._shard:
-            self.elsewhere(frame, session, target, operation, durability, digest, body, body_offset, FrameOrigin(self._answers, frame, session.client))
+            self.elsewhere(
+                frame,
+                session,
+                target,
+                operation,
+                durability,
+                digest,
+                body,
+                body_offset,
+                FrameOrigin(self._answers, frame, session.client),
+            )
             return
         group = target.holder
         if group is None:
@@ -65,17 +90,35 @@ class PartitionWrites:
         origin = FrameOrigin(self._answers, frame, session.client)
         group.submit(
             Request(
-                session.client, session.number, frame.request, operation, session.user_id, digest, durability, body, origin,
+                session.client,
+                session.number,
+                frame.request,
+                operation,
+                session.user_id,
+                digest,
+                durability,
+                body,
+                origin,
                 time_ns() // 1000,
             )
         )
 
     def _park_write(self, frame: Frame, arguments: tuple[Any, ...]) -> None:
         """Try again when this shard has caught up."""
-        self._park(lambda: self.write(*arguments), lambda: self._answers.status(frame, ErrorCode.TRANSIENT_NOT_ACCEPTED))
+        self._park(
+            lambda: self.write(*arguments), lambda: self._answers.status(frame, ErrorCode.TRANSIENT_NOT_ACCEPTED)
+        )
 
     def elsewhere(
-        self, frame: Frame, session: Session, target: Target, operation: int, durability: int, digest: int, body: Any, body_offset: int | None,
+        self,
+        frame: Frame,
+        session: Session,
+        target: Target,
+        operation: int,
+        durability: int,
+        digest: int,
+        body: Any,
+        body_offset: int | None,
         origin: Any,
     ) -> None:
         """The same to another shard; ``origin`` is told how it ended."""
@@ -83,9 +126,22 @@ class PartitionWrites:
         in_arena = body_offset is not None
         self._token += 1
         record = records.PartitionRequest(
-            self._token, target.epoch, identity.stream, identity.topic, identity.partition, identity.created_revision,
-            session.client, session.number, frame.request, digest, session.user_id, operation, durability,
-            frame.body_offset + body_offset if body_offset is not None else 0, len(body) if in_arena else 0, session.member,
+            self._token,
+            target.epoch,
+            identity.stream,
+            identity.topic,
+            identity.partition,
+            identity.created_revision,
+            session.client,
+            session.number,
+            frame.request,
+            digest,
+            session.user_id,
+            operation,
+            durability,
+            frame.body_offset + body_offset if body_offset is not None else 0,
+            len(body) if in_arena else 0,
+            session.member,
         )
         try:
             self._links.send(target.owner, records.PARTITION_REQUEST, record.pack(), b"" if in_arena else body)

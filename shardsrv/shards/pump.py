@@ -1,10 +1,13 @@
 """The pump: the one loop that changes the state of a shard.
 
-A turn takes records of lanes, frames of sockets, then writes every log that got entries with one call, then sends what was answered. Only code
+A turn takes records of lanes, frames of sockets, then writes every log that got entries with one call, then sends
+what was answered. Only code
 that runs inside a turn, or inside `step` between two turns, touches planes and groups; none of it awaits.
 
-Sleeping has two levels. While requests keep coming the pump waits for at most `LINGER_US` inside its own epoll set, which costs a
-system call; only a shard that stays quiet goes back to trio's run loop, which costs ten times that. Other tasks of the shard (syncs, logins, timers) get
+Sleeping has two levels. While requests keep coming the pump waits for at most `LINGER_US` inside its own epoll set,
+which costs a
+system call; only a shard that stays quiet goes back to trio's run loop, which costs ten times that. Other tasks of
+the shard (syncs, logins, timers) get
 their turn at least every `TURN_BUDGET_NS`.
 """
 
@@ -20,7 +23,8 @@ from shardsrv.shards.group import Group
 from shardsrv.shards.links import Links
 
 LINGER_US = 50
-"""How long a turn may wait in the reactor for the next request: about the round trip of a client on the same machine."""
+"""How long a turn may wait in the reactor for the next request: about the round trip of a client on the same
+machine."""
 
 LINGER_TURNS = 3
 """Empty turns in a row after which the pump goes back to trio."""
@@ -38,7 +42,12 @@ class ConnectionHandler:
 
     __slots__ = ("on_close", "on_frame", "on_wake")
 
-    def __init__(self, on_frame: Callable[[Frame], object], on_close: Callable[[int, int], object], on_wake: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        on_frame: Callable[[Frame], object],
+        on_close: Callable[[int, int], object],
+        on_wake: Callable[[int], object],
+    ) -> None:
         self.on_frame = on_frame
         self.on_close = on_close
         self.on_wake = on_wake
@@ -47,7 +56,9 @@ class ConnectionHandler:
 class Pump:
     """Runs turns over one reactor and the lanes of one shard."""
 
-    def __init__(self, reactor: Reactor, links: Links, written: list[Group], handler: Handler, on_record: OnRecord) -> None:
+    def __init__(
+        self, reactor: Reactor, links: Links, written: list[Group], handler: Handler, on_record: OnRecord
+    ) -> None:
         self._reactor = reactor
         self._links = links
         self.handler = handler

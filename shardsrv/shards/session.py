@@ -6,7 +6,18 @@ from typing import Any
 class Session:
     """A connection: *connected* while ``number`` is 0, else *bound* to (client id, session number, user)."""
 
-    __slots__ = ("active", "address", "attached", "balance", "client", "connection", "number", "seen", "targets", "user_id")
+    __slots__ = (
+        "active",
+        "address",
+        "attached",
+        "balance",
+        "client",
+        "connection",
+        "number",
+        "seen",
+        "targets",
+        "user_id",
+    )
 
     def __init__(self, connection: int, address: str) -> None:
         self.connection = connection

@@ -1,7 +1,9 @@
 """Sessions: who is logged in on which connection of this shard, and the login itself.
 
-A connection is *connected* (no session) or *bound* to (client id, session, user). Binding a client id that another connection holds
-moves it: the older connection falls back to connected. Credentials are checked on the home shard, in a thread; only the registration goes to
+A connection is *connected* (no session) or *bound* to (client id, session, user). Binding a client id that another
+connection holds
+moves it: the older connection falls back to connected. Credentials are checked on the home shard, in a thread; only
+the registration goes to
 shard 0. Source: wire-protocol.md 3.
 """
 
@@ -25,9 +27,16 @@ class Sessions:
     """All connections of this shard."""
 
     def __init__(
-        self, answers: Answers, passwords: Passwords, *, trust: Callable[[int, bool], None], find_user: Callable[[str], Any],
-        find_token: Callable[[str], Any], register: Callable[[Frame, Session, int], None],
-        start: Callable[..., None], step: Callable[..., None],
+        self,
+        answers: Answers,
+        passwords: Passwords,
+        *,
+        trust: Callable[[int, bool], None],
+        find_user: Callable[[str], Any],
+        find_token: Callable[[str], Any],
+        register: Callable[[Frame, Session, int], None],
+        start: Callable[..., None],
+        step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._passwords = passwords
@@ -106,7 +115,8 @@ class Sessions:
     # ------------------------------------------------------------------------------------------------ login
 
     def login(self, frame: Frame) -> None:
-        """Operation 1: check the version and the credentials, then register. The order of checks is the protocol's (3.2)."""
+        """Operation 1: check the version and the credentials, then register. The order of checks is the protocol's
+        (3.2)."""
         try:
             attempt = decode_login(frame.body)
         except DecodeError:
@@ -164,4 +174,11 @@ class Sessions:
         """The login reply (wire-protocol.md 3.3); a second login on a bound connection gets the same session again."""
         reply = LoginReply(session.user_id, session.number, PROTOCOL_VERSION, f"shardsrv {__version__}")
         body = success_body(reply.encode())
-        self._answers.reply(frame, body, op=op or session.number, commit=op or session.number, timestamp=timestamp, client=session.client)
+        self._answers.reply(
+            frame,
+            body,
+            op=op or session.number,
+            commit=op or session.number,
+            timestamp=timestamp,
+            client=session.client,
+        )

@@ -1,11 +1,14 @@
 """The syncer: one round of syncs at a time for all logs of a shard.
 
-A round covers every log that somebody waits for, and every log whose unsynced entries are due in the background. Threads do nothing but the
+A round covers every log that somebody waits for, and every log whose unsynced entries are due in the background.
+Threads do nothing but the
 system calls, which release the interpreter. Invariants:
 
-* a round is planned between turns, when all entries of a turn are written: its plan covers exactly the tokens taken with it;
+* a round is planned between turns, when all entries of a turn are written: its plan covers exactly the tokens taken
+  with it;
 * a failed sync is never taken for a clean one: the groups of the round are told and stay fenced;
-* admission closes when the bound of unsynced data, in bytes or in time, is reached; acknowledgements then wait (design: what an ack means).
+* admission closes when the bound of unsynced data, in bytes or in time, is reached; acknowledgements then wait
+  (design: what an ack means).
 """
 
 import os
@@ -25,7 +28,8 @@ SYNCFS_ABOVE = 16
 def run_plans(disk: Disk, directory: str, affinity: frozenset[int], plans: list[Any]) -> None:
     """Sync what the plans name. Runs in a thread; raises `DiskFault`.
 
-    A worker thread inherits the processor pin of its shard and would compete with the pump: it leaves for ``affinity``, the cores of the node.
+    A worker thread inherits the processor pin of its shard and would compete with the pump: it leaves for
+    ``affinity``, the cores of the node.
     """
     os.sched_setaffinity(0, affinity)
     if len(plans) <= SYNCFS_ABOVE:
@@ -47,8 +51,17 @@ class Syncer:
     """Plans and runs sync rounds for the groups of one shard."""
 
     def __init__(
-        self, disk: Disk, directory: str, affinity: frozenset[int], *, interval: float, early_bytes: int, time_max: float, bytes_max: int,
-        admission: Admission, after_round: Callable[[], None],
+        self,
+        disk: Disk,
+        directory: str,
+        affinity: frozenset[int],
+        *,
+        interval: float,
+        early_bytes: int,
+        time_max: float,
+        bytes_max: int,
+        admission: Admission,
+        after_round: Callable[[], None],
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -98,7 +111,8 @@ class Syncer:
             await self.round()
 
     async def watch_age(self) -> None:
-        """The task that keeps the bound in time: entries that wait too long for a sync close admission until a round is done."""
+        """The task that keeps the bound in time: entries that wait too long for a sync close admission until a round
+        is done."""
         while True:
             await self._wake.wait()
             await trio.sleep(self._time_max / 4)
@@ -115,7 +129,11 @@ class Syncer:
         self._hurry = trio.Event()
         for group in groups:
             group.in_sync_list = False
-        planned = [(group, group.log.sync_plan(), group.append_token, group.log.head_checksum) for group in groups if group.fault is None]
+        planned = [
+            (group, group.log.sync_plan(), group.append_token, group.log.head_checksum)
+            for group in groups
+            if group.fault is None
+        ]
         if not planned:
             return
         covered, self._unsynced = self._unsynced, 0

@@ -51,7 +51,7 @@ class PrepareLog(LogWriter):
         segment_size: int,
         resume: ResumePoint | None = None,
         facts: LogFacts | None = None,
-        on_prepare: Callable[[Prepare], None] | None = None,
+        on_prepare: Callable[[Prepare], object] | None = None,
         preallocate: bool = False,
         validate: bool = True,
         pool: DescriptorPool | None = None,

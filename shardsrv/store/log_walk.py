@@ -114,7 +114,7 @@ class LogWalker:
         synced_op: int,
         synced_checksum: int,
         check_body: bool,
-        on_prepare: Callable[[Prepare], None] | None,
+        on_prepare: Callable[[Prepare], object] | None,
     ) -> None:
         self._disk = disk
         self._directory = directory
