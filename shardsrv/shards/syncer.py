@@ -120,7 +120,10 @@ class Syncer:
             self.rounds += 1
             self.overdue = False
             for group, plan, token, checksum in planned:
-                group.synced(plan, token, checksum)
+                if group.fault is None:
+                    group.synced(plan, token, checksum)
+                else:
+                    group.out_of_service(plan)
         finally:
             self.running = False
         self._after_round()
