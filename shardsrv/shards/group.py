@@ -155,6 +155,11 @@ class Group:
         if self.waiting:
             self.resume()
 
+    def out_of_service(self, plan: SyncPlan) -> None:
+        """A sync ended whose group was fenced or closed meanwhile: the plan goes back, nothing is called durable."""
+        with suppress(LogFenced):  # what handing back a plan to such a log says
+            self.log.mark_synced(plan)
+
     def sync_failed(self, plan: SyncPlan, token: int, error: Exception) -> None:
         """A sync failed: nothing written since the last good one may be called durable, now or later."""
         with suppress(LogFenced):  # what handing back a failed plan says

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import attrs
 
 from shardsrv.bus._frame import Frame
-from shardsrv.errors import RequestRefused
+from shardsrv.errors import DecodeError, RequestRefused
 from shardsrv.plane.metadata.admission import PasswordResult, PasswordTask, TokenSecret
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.shards import records, tokens
@@ -24,7 +24,7 @@ from shardsrv.shards.sessions import Sessions
 from shardsrv.wire.constants import MAX_OP, ZERO_ID, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.replies import SUCCESS
-from shardsrv.wire.users import RawTokenReply
+from shardsrv.wire.users import CreatePersonalAccessToken, RawTokenReply
 
 WITH_PASSWORD = (Operation.CREATE_USER, Operation.CHANGE_PASSWORD)
 
@@ -124,11 +124,16 @@ class MetadataRequests:
     # ------------------------------------------------------------------------------------------------ secrets
 
     def _create_token(self, frame: Frame, session: Session) -> None:
-        text = tokens.mint()
+        try:
+            name = CreatePersonalAccessToken.decode(frame.body).name
+        except DecodeError as error:
+            self._answers.status(frame, error.code)
+            return
         user = self._plane.state.users.get(session.user_id)
-        if user is not None and len(user.tokens) >= self._tokens_max:
+        if user is not None and len(user.tokens) >= self._tokens_max and name not in user.tokens:
             self._answers.status(frame, ErrorCode.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED)
             return
+        text = tokens.mint()
         self._resolved(frame, Waiting(frame, session, token=text), TokenSecret(tokens.digest(text)))
 
     def _with_password(self, frame: Frame, session: Session) -> None:

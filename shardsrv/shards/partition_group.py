@@ -20,6 +20,7 @@ from shardsrv.shards import records
 from shardsrv.shards.group import Group, Host
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.log import PrepareLog
+from shardsrv.store.log_sync import SyncPlan
 from shardsrv.store.segment import Position
 from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.events import PersistFailed, Request
@@ -154,10 +155,18 @@ class PartitionGroup(Group):
         self.polled.clear()
         self.resume()
 
+    def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
+        """See `Group.synced`; what it committed is counted before its answers leave."""
+        Group.synced(self, plan, token, checksum)
+        if self.host.shares_counters:
+            self.host.publish_counters(self)
+
     def close(self) -> None:
         """The partition is deleted: what waits is refused, what is in flight has an unknown outcome."""
         self.closed = True
         self.carry_out(self.replica.step(PersistFailed(self.append_token, "the partition was deleted")))
+        # Whoever still holds the group, for a write or a sync, finds that nothing is to be written or synced any more.
+        self.fault = NotAccepted("the partition was deleted")
         waiting, self.waiting = self.waiting, deque()
         for request in waiting:
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)

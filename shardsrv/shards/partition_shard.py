@@ -6,7 +6,6 @@ turns its changes into partitions. Requests of its connections go through `route
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +22,8 @@ from shardsrv.plane.metadata import snapshot
 from shardsrv.plane.metadata.changes import UserDeleted
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import MetadataState, Partition
-from shardsrv.plane.partition import offsets
 from shardsrv.shards import records
-from shardsrv.shards.answers import Answers, RemoteOrigin
+from shardsrv.shards.answers import Answers
 from shardsrv.shards.archive import Archive
 from shardsrv.shards.clients import Clients
 from shardsrv.shards.consumer_groups import ConsumerGroups
@@ -43,6 +41,7 @@ from shardsrv.shards.polls import Polls
 from shardsrv.shards.pump import ConnectionHandler
 from shardsrv.shards.reads import Reads
 from shardsrv.shards.reconciler import Reconciler
+from shardsrv.shards.remote_requests import REQUESTS, RemoteRequests
 from shardsrv.shards.retention import Retention
 from shardsrv.shards.router import Router
 from shardsrv.shards.routing import Routing
@@ -57,10 +56,7 @@ from shardsrv.shards.targets import Targets
 from shardsrv.shards.topic_defaults import topic_defaults
 from shardsrv.store.group_key import owner_shard
 from shardsrv.vsr.effects import PersistState
-from shardsrv.vsr.events import Request
 from shardsrv.wire.constants import EvictionReason, Operation
-from shardsrv.wire.error_codes import ErrorCode
-from shardsrv.wire.groups import pack_group
 
 PARKED_SECONDS = 5.0
 """How long a request waits for a partition that is being made, before it is told that it was not accepted (58)."""
@@ -197,6 +193,17 @@ class PartitionShard(Shard):
             step=step,
         )
         self.heartbeats = Heartbeats(self, config.heartbeat.interval, evict=self._evict_silent, step=step)
+        self.remote_requests = RemoteRequests(self)
+        self._answered: dict[int, Callable[[memoryview, memoryview], None]] = {
+            records.METADATA_REPLY: self.metadata.replied,
+            records.ATTACH_REPLY: self.routing.attach_replied,
+            records.COMMITTED: self._committed_record,
+            records.PARTITION_REPLY: self.writes.replied,
+            records.POLL_REPLY: self.polls.poll_replied,
+            records.OFFSET_REPLY: self.polls.offset_replied,
+            records.CLIENTS_REPLY: self.clients.replied,
+            records.UNBIND: self._unbind,
+        }
         self.storage = PartitionStorage(self)
         self.reconciler = Reconciler(self)
         self._parked: deque[Parked] = deque()
@@ -280,18 +287,19 @@ class PartitionShard(Shard):
 
     def on_record(self, sender: int, kind: int, head: memoryview, body: memoryview) -> None:
         """See `Shard.on_record`."""
-        handle = _RECORDS.get(kind)
+        if kind in REQUESTS:
+            self.remote_requests.take(sender, kind, head, body)
+            return
+        handle = self._answered.get(kind)
         if handle is None:
             raise OurFault(f"record {kind} of shard {sender} to shard {self.shard}")
-        handle(self, sender, head, body)
+        handle(head, body)
 
-    def _metadata_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.metadata.replied(head, body)
+    def _unbind(self, head: memoryview, body: memoryview) -> None:
+        client, session = records.UNBIND_HEAD.unpack(head)
+        self.sessions.unbind(client, session)
 
-    def _attach_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.routing.attach_replied(head, body)
-
-    def _committed_record(self, sender: int, head: memoryview, body: memoryview) -> None:
+    def _committed_record(self, head: memoryview, body: memoryview) -> None:
         """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be
         applied."""
         prepare = Prepare.load(bytes(head[:HEADER_SIZE]) + bytes(body))
@@ -310,87 +318,6 @@ class PartitionShard(Shard):
         op = self.plane.op
         self.router.metadata_op = op
         self.answers.metadata_commit = op
-
-    def _partition_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        record = records.unpack(records.PartitionRequest, head)
-        data: Any = self.links.view(sender, record.offset, record.length) if record.length else bytearray(body)
-        origin = RemoteOrigin(self.links, sender, record.token)
-        request = Request(
-            record.client,
-            record.session,
-            record.request,
-            record.operation,
-            record.user_id,
-            record.digest,
-            record.durability,
-            data,
-            origin,
-            time.time_ns() // 1000,
-        )
-        self._with_group(
-            record,
-            lambda group: self._admit(group, request, record.member),
-            lambda status: origin.refused(records.REFUSED_STATUS, status),
-        )
-
-    def _admit(self, group: PartitionGroup, request: Request, member: bytes) -> None:
-        """A request of another shard's connection, to the group that owns its partition."""
-        operation = request.operation
-        if operation == Operation.DELETE_SEGMENTS:
-            self.retention.delete(group, request)
-            return
-        if operation in (Operation.STORE_CONSUMER_OFFSET, Operation.DELETE_CONSUMER_OFFSET):
-            kind, key = offsets.first_key(request.body)
-            if kind == offsets.GROUP and not self.consumer_groups.may_commit(group.identity, key, member):
-                request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
-                return
-        group.submit(request)
-
-    def _partition_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.writes.replied(head, body)
-
-    def _poll_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        record = records.unpack(records.PollRequest, head)
-
-        def refuse(status: int) -> None:
-            self.links.send(sender, records.POLL_REPLY, records.PollReply(record.token, status).pack())
-
-        self._with_group(record, lambda group: self.polls.requested(group, sender, record), refuse)
-
-    def _poll_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.polls.poll_replied(head, body)
-
-    def _offset_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        record = records.unpack(records.OffsetRequest, head)
-
-        def refuse(status: int) -> None:
-            self.links.send(sender, records.OFFSET_REPLY, records.OffsetReply(record.token, status, 0, 0, 0).pack())
-
-        self._with_group(record, lambda group: self.polls.offset_requested(group, sender, record), refuse)
-
-    def _offset_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.polls.offset_replied(head, body)
-
-    def _clients_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.clients.requested(sender, head)
-
-    def _clients_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.clients.replied(head, body)
-
-    def _unbind(self, sender: int, head: memoryview, body: memoryview) -> None:
-        client, session = records.UNBIND_HEAD.unpack(head)
-        self.sessions.unbind(client, session)
-
-    def _with_group(self, record: Any, use: Callable[[PartitionGroup], None], refuse: Callable[[int], None]) -> None:
-        """Run ``use`` with the group that a record of another shard names, when this shard has applied the op at
-        which it was resolved."""
-        group = self.groups.get(pack_group(record.stream, record.topic, record.partition))
-        if group is not None and group.identity.created_revision == record.created_revision and not group.closed:
-            use(group)
-        elif self.plane.op < record.epoch or self.reconciler.busy:
-            self.park(lambda: self._with_group(record, use, refuse), lambda: refuse(ErrorCode.TRANSIENT_NOT_ACCEPTED))
-        else:
-            refuse(ErrorCode.RESOURCE_NOT_FOUND)
 
     # ------------------------------------------------------------------------------------------------ groups
 
@@ -489,19 +416,3 @@ def counters_of(group: PartitionGroup) -> tuple[int, int, int, int]:
     (wire-operations.md 4)."""
     plane = group.plane
     return plane.messages, plane.bytes, plane.committed_offset, max(1, group.log.segment_count)
-
-
-_RECORDS: dict[int, Callable[[PartitionShard, int, memoryview, memoryview], None]] = {
-    records.METADATA_REPLY: PartitionShard._metadata_reply,
-    records.COMMITTED: PartitionShard._committed_record,
-    records.PARTITION_REQUEST: PartitionShard._partition_request,
-    records.PARTITION_REPLY: PartitionShard._partition_reply,
-    records.POLL_REQUEST: PartitionShard._poll_request,
-    records.POLL_REPLY: PartitionShard._poll_reply,
-    records.OFFSET_REQUEST: PartitionShard._offset_request,
-    records.OFFSET_REPLY: PartitionShard._offset_reply,
-    records.CLIENTS_REQUEST: PartitionShard._clients_request,
-    records.CLIENTS_REPLY: PartitionShard._clients_reply,
-    records.UNBIND: PartitionShard._unbind,
-    records.ATTACH_REPLY: PartitionShard._attach_reply,
-}

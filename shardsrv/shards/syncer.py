@@ -149,7 +149,10 @@ class Syncer:
             self.rounds += 1
             self._admission.open = True
             for group, plan, token, checksum in planned:
-                group.synced(plan, token, checksum)
+                if group.fault is None:
+                    group.synced(plan, token, checksum)
+                else:
+                    group.out_of_service(plan)
         finally:
             self.running = False
         self._after_round()

@@ -193,7 +193,10 @@ def _resolve_create_token(context: Context, request: CreatePersonalAccessToken) 
 
 
 def _check_create_token(context: Context, request: CreatePersonalAccessToken) -> None:
-    tokens.check_count(context.state, context.user_id)
+    user = context.state.users.get(context.user_id)
+    if user is None or request.name not in user.tokens:
+        # A name that is taken is refused by the entry, and a repeat by the client table: both are 51.
+        tokens.check_count(context.state, context.user_id)
 
 
 def _passwords(context: Context) -> PasswordResult:

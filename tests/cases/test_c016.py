@@ -1,0 +1,34 @@
+"""C016: beyond the limits of ids a request is refused, and no two partitions share a log."""
+
+import pytest
+
+from tests.support.client import CREATE_TOPIC, Client, Refused, identifier, text
+from tests.support.commands import topic_facts
+from tests.support.node import Node
+
+TOPICS = 4096
+
+
+def test_more_topics_than_ids(node: Node, client: Client) -> None:
+    client.create_stream("s")
+    for number in range(TOPICS):
+        # Only the first and the last need a partition here: what is tried is the ids.
+        assert client.create_topic("s", f"t{number}", 1 if number in (0, TOPICS - 1) else 0) == number
+    with pytest.raises(Refused) as refused:
+        client.create_topic("s", "one more")
+    assert (refused.value.code, refused.value.channel) == (2021, "result")
+    client.create_stream("other")
+    with pytest.raises(Refused) as refused:
+        client.change(CREATE_TOPIC, identifier("other") + (1001).to_bytes(4, "little") + text("wide"))
+    assert (refused.value.code, refused.value.channel) == (2015, "status")
+    assert topic_facts(client, "other", "wide") is None
+    assert client.create_topic("other", "narrow") == 0, "a refusal burns no id"
+    client.send("s", 0, 0, [b"first"])
+    client.send("s", TOPICS - 1, 0, [b"last"])
+    for connection in (client, None):
+        if connection is None:
+            node.restart()
+            connection = node.client()
+        for topic, payload in ((0, b"first"), (TOPICS - 1, b"last")):
+            assert [message.payload for message in connection.poll("s", topic, 0)] == [payload]
+    connection.close()
