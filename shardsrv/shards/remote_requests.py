@@ -1,6 +1,7 @@
 """Requests that connections of other shards make of partitions of this one.
 
-They name the metadata op at which their home shard resolved them: until this shard has applied that op and made it true, they are parked.
+They name the metadata op at which their home shard resolved them: until this shard has applied that op and made it
+true, they are parked.
 """
 
 import time
@@ -111,7 +112,8 @@ class RemoteRequests:
         self._with_group(record, lambda group: self._host.polls.offset_requested(group, sender, record), refuse)
 
     def _with_group(self, record: Any, use: Callable[[PartitionGroup], None], refuse: Callable[[int], None]) -> None:
-        """Run ``use`` with the group that a record names, when this shard has applied the op at which it was resolved."""
+        """Run ``use`` with the group that a record names, when this shard has applied the op at which it was
+        resolved."""
         host = self._host
         group = host.groups.get(pack_group(record.stream, record.topic, record.partition))
         if group is not None and group.identity.created_revision == record.created_revision and not group.closed:

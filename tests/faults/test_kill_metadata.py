@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.client import Client, ConnectionLost, Refused
+from tests.support.client import Client, Refused
+from tests.support.frames import ConnectionLost
 from tests.support.node import Node
 from tests.support.replies import Cursor, stream_record
 
