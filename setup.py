@@ -3,7 +3,8 @@
 Two kinds of module are compiled:
 
 * every hand-written ``.pyx`` below ``shardsrv/`` (memory and system calls);
-* the hot modules of the pure rooms named in ``HOT``: ordinary ``.py`` files, compiled as they are. With ``SHARDSRV_PURE=1`` in
+* the hot modules of the pure rooms named in ``HOT``: ordinary ``.py`` files, compiled as they are. With
+  ``SHARDSRV_PURE=1`` in
   the environment of the build they are left alone and the same files run interpreted.
 
 ``SHARDSRV_DEBUG=1`` turns on C assertions and leaves annotated HTML beside the sources.
@@ -25,6 +26,14 @@ DEBUG = os.environ.get("SHARDSRV_DEBUG") == "1"
 HOT: tuple[str, ...] = (
     "shardsrv/plane/partition/dedup.py",
     "shardsrv/plane/partition/plane.py",
+    "shardsrv/shards/answers.py",
+    "shardsrv/shards/group.py",
+    "shardsrv/shards/partition_group.py",
+    "shardsrv/shards/partition_writes.py",
+    "shardsrv/shards/pump.py",
+    "shardsrv/shards/router.py",
+    "shardsrv/shards/session.py",
+    "shardsrv/shards/target.py",
     "shardsrv/vsr/effects.py",
     "shardsrv/vsr/events.py",
     "shardsrv/vsr/pipeline.py",
@@ -32,7 +41,7 @@ HOT: tuple[str, ...] = (
     "shardsrv/vsr/record.py",
     "shardsrv/vsr/replica.py",
 )
-"""Modules of the pure rooms that are compiled, by path below the root. The ``.pxd`` beside each gives it C fields."""
+"""Modules that are compiled, by path below the root. The ``.pxd`` beside each gives it C fields."""
 
 DIRECTIVES = {"language_level": 3, "embedsignature": True, "binding": False}
 # Overflow is checked in the room whose integers come from peers (decoders bound them below 2**62 already).
@@ -44,10 +53,15 @@ def require_toolchain() -> None:
     """Refuse early, in one sentence that names the package to install."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None and shutil.which("cc") is None and shutil.which("gcc") is None:
-        sys.exit(f"shardsrv: no C compiler ({compiler}) was found; install one, for example the package gcc (Debian: build-essential).")
+        sys.exit(
+            f"shardsrv: no C compiler ({compiler}) was found; install one, for example the package gcc "
+            "(Debian: build-essential)."
+        )
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
-        sys.exit(f"shardsrv: {header} is missing; install the headers of this Python, for example the package python3-dev.")
+        sys.exit(
+            f"shardsrv: {header} is missing; install the headers of this Python, for example the package python3-dev."
+        )
 
 
 def extensions() -> list[Extension]:

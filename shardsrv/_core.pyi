@@ -313,6 +313,11 @@ def pack_reply(
     """A 256-byte Reply header that echoes request_checksum and request of ``request_header``, and its client unless
     given."""
 
+def pack_reply_frame(
+    request_header: Buffer, op: int, timestamp: int, operation: int, cluster: bytes, client: bytes, body: bytes
+) -> bytes:
+    """Header and body of the reply to a write that took effect as entry ``op``, in one bytes object."""
+
 def pack_send_reply(
     request_header: Buffer, op: int, timestamp: int, stream: int, topic: int, partition: int, base_offset: int
 ) -> bytes:

@@ -52,6 +52,21 @@ def pack_reply(
     return PyBytes_FromStringAndSize(<const char*>reply, HEADER_BYTES)
 
 
+def pack_reply_frame(
+    request_header not None, uint64_t op, uint64_t timestamp, unsigned char operation, bytes cluster not None, bytes client not None,
+    bytes body not None,
+):
+    """Header and body of the reply to a write that took effect as entry `op`, in one bytes object; `commit` is `op`."""
+    cdef Py_ssize_t length = len(body)
+    cdef object frame = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + length)
+    cdef uint8_t* reply = <uint8_t*>PyBytes_AS_STRING(frame)
+    fill_reply(reply, request_header, 0, <uint32_t>(HEADER_BYTES + length), op, op, timestamp, operation)
+    sixteen(cluster, "cluster", reply + AT_CLUSTER)
+    sixteen(client, "client", reply + 160)
+    memcpy(reply + HEADER_BYTES, PyBytes_AS_STRING(body), length)
+    return frame
+
+
 def pack_send_reply(
     request_header not None, uint64_t op, uint64_t timestamp, uint32_t stream, uint32_t topic, uint32_t partition,
     uint64_t base_offset

@@ -264,7 +264,8 @@ class UnsupportedVersion(DiskFault):
 
 @attrs.define(slots=False)
 class GroupFenced(DiskFault):
-    """A write of consensus group `group` failed; the group takes no more writes until its log was read anew. `reason` of the driver."""
+    """A write of consensus group `group` failed; the group takes no more writes until its log was read anew. `reason`
+    of the driver."""
 
     summary: ClassVar[str] = "group is fenced"
     group: int = 0
@@ -273,7 +274,8 @@ class GroupFenced(DiskFault):
 
 @attrs.define(slots=False)
 class LogIncoherent(DiskFault):
-    """An entry that is whole but does not belong where it stands in the log of `group`: `field` was `expected`, is `found`."""
+    """An entry that is whole but does not belong where it stands in the log of `group`: `field` was `expected`, is
+    `found`."""
 
     code: ClassVar[int] = ErrorCode.IO_ERROR
     summary: ClassVar[str] = "entry does not continue the log"

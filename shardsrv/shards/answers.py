@@ -1,10 +1,12 @@
 """Answers: every way in which a request of a local connection ends.
 
-Invariants: each delivered frame is answered exactly once (`reply`, `status`, `result`, `evict`) or let go (`silence`), so that the
-lockstep of the reactor goes on; an answer to a connection that is gone is dropped. Source: wire-protocol.md 2.3, 2.4, 4.2.
+Invariants: each delivered frame is answered exactly once (`reply`, `status`, `result`, `evict`) or let go
+(`silence`), so that the
+lockstep of the reactor goes on; an answer to a connection that is gone is dropped. Source: wire-protocol.md 2.3, 2.4,
+4.2.
 """
 
-from shardsrv._core import pack_reply
+from shardsrv._core import pack_reply, pack_reply_frame
 from shardsrv.bus._frame import Frame
 from shardsrv.bus._net import Reactor
 from shardsrv.shards import records
@@ -23,15 +25,37 @@ class Answers:
         """The metadata op that this shard has applied: the `commit` of replies to reads."""
 
     def reply(
-        self, frame: Frame, body: bytes, *, op: int = 0, commit: int = 0, timestamp: int = 0, operation: int | None = None,
+        self,
+        frame: Frame,
+        body: bytes,
+        *,
+        op: int = 0,
+        commit: int = 0,
+        timestamp: int = 0,
+        operation: int | None = None,
         client: bytes | None = None,
     ) -> None:
-        """A successful answer. ``operation`` differs from the request's where another operation was committed (64, 65, 68)."""
+        """A successful answer. ``operation`` differs from the request's where another operation was committed (64,
+        65, 68)."""
         header = pack_reply(
-            frame.header, status=0, body_length=len(body), op=op, commit=commit, timestamp=timestamp,
-            operation=frame.operation if operation is None else operation, cluster=self._cluster, client=client,
+            frame.header,
+            status=0,
+            body_length=len(body),
+            op=op,
+            commit=commit,
+            timestamp=timestamp,
+            operation=frame.operation if operation is None else operation,
+            cluster=self._cluster,
+            client=client,
         )
         self._reactor.reply_one(frame.connection, header + body)
+
+    def committed(self, frame: Frame, op: int, timestamp: int, operation: int, client: bytes, body: bytes) -> None:
+        """A write that took effect as entry ``op``: the answer to most requests, in one call."""
+        self._reactor.reply_one(
+            frame.connection,
+            pack_reply_frame(frame.header, op, timestamp, operation, self._cluster, client, body),
+        )
 
     def read(self, frame: Frame, body: bytes) -> None:
         """Answer to a read: `op` echoes the session, `commit` is the metadata commit (wire-protocol.md 2.3)."""
@@ -40,18 +64,32 @@ class Answers:
     def parts(self, frame: Frame, parts: list, length: int) -> None:
         """Answer to a read whose body is given as buffers that are written as they lie."""
         header = pack_reply(
-            frame.header, status=0, body_length=length, op=frame.session, commit=self.metadata_commit,
-            timestamp=frame.timestamp, operation=frame.operation, cluster=self._cluster,
+            frame.header,
+            status=0,
+            body_length=length,
+            op=frame.session,
+            commit=self.metadata_commit,
+            timestamp=frame.timestamp,
+            operation=frame.operation,
+            cluster=self._cluster,
         )
         parts.insert(0, header)
         self._reactor.reply(frame.connection, parts)
 
     def status(self, frame: Frame, code: int) -> None:
         """A refusal in the header, with an empty body."""
-        operation = frame.operation if frame.operation in KNOWN_OPERATIONS and frame.operation else Operation.NON_REPLICATED
+        operation = (
+            frame.operation if frame.operation in KNOWN_OPERATIONS and frame.operation else Operation.NON_REPLICATED
+        )
         header = pack_reply(
-            frame.header, status=code, body_length=0, op=frame.session, commit=self.metadata_commit, timestamp=frame.timestamp,
-            operation=operation, cluster=self._cluster,
+            frame.header,
+            status=code,
+            body_length=0,
+            op=frame.session,
+            commit=self.metadata_commit,
+            timestamp=frame.timestamp,
+            operation=operation,
+            cluster=self._cluster,
         )
         self._reactor.reply_one(frame.connection, header)
 
@@ -73,7 +111,21 @@ class Answers:
         self._reactor.resume(frame.connection)
 
 
-class FrameOrigin:
+class Origin:
+    """Who waits for a request, and how the answer gets there."""
+
+    __slots__ = ()
+
+    def committed(self, op: int, timestamp: int, operation: int, reply: bytes) -> None:
+        """The request took effect as entry ``op`` with ``operation``."""
+        raise NotImplementedError
+
+    def refused(self, outcome: int, status: int) -> None:
+        """The request was refused (`records.REFUSED_STATUS` ...)."""
+        raise NotImplementedError
+
+
+class FrameOrigin(Origin):
     """Origin of a request that came from a connection of this shard: its answer goes straight to the reactor."""
 
     __slots__ = ("answers", "client", "frame")
@@ -85,7 +137,7 @@ class FrameOrigin:
 
     def committed(self, op: int, timestamp: int, operation: int, reply: bytes) -> None:
         """The request took effect as entry ``op`` with ``operation``."""
-        self.answers.reply(self.frame, reply, op=op, commit=op, timestamp=timestamp, client=self.client, operation=operation)
+        self.answers.committed(self.frame, op, timestamp, operation, self.client, reply)
 
     def refused(self, outcome: int, status: int) -> None:
         """The request was refused (`records.REFUSED_STATUS` ...)."""
@@ -99,7 +151,7 @@ class FrameOrigin:
             self.answers.status(self.frame, status)
 
 
-class RemoteOrigin:
+class RemoteOrigin(Origin):
     """Origin of a partition request that came over a lane: its answer goes back as a `PartitionReply`."""
 
     __slots__ = ("home", "links", "token")
@@ -120,7 +172,7 @@ class RemoteOrigin:
         self.links.send(self.home, records.PARTITION_REPLY, record.pack())
 
 
-class NoOrigin:
+class NoOrigin(Origin):
     """Origin of the node's own requests that nobody waits for."""
 
     __slots__ = ()

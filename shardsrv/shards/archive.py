@@ -1,6 +1,8 @@
-"""The archive of facts about the node (get_snapshot, code 11): a ZIP file with one text for each kind that is asked for.
+"""The archive of facts about the node (get_snapshot, code 11): a ZIP file with one text for each kind that is asked
+for.
 
-It is made in a thread: it reads files and asks the operating system. It never holds a secret: the configuration in it is the written one, without them.
+It is made in a thread: it reads files and asks the operating system. It never holds a secret: the configuration in it
+is the written one, without them.
 """
 
 import io
@@ -77,7 +79,10 @@ class Archive:
         for process in [psutil.Process(os.getppid()), *psutil.Process(os.getppid()).children()]:
             try:
                 with process.oneshot():
-                    lines.append(f"{process.pid} {process.ppid()} {process.num_threads()} {process.memory_info().rss} {process.name()}")
+                    lines.append(
+                        f"{process.pid} {process.ppid()} {process.num_threads()} "
+                        f"{process.memory_info().rss} {process.name()}"
+                    )
             except psutil.NoSuchProcess:
                 continue  # it ended while we looked
         return "\n".join(lines) + "\n"
@@ -86,7 +91,8 @@ class Archive:
         memory, disk = psutil.virtual_memory(), psutil.disk_usage(str(self._data))
         return (
             f"system: {platform.platform()}\ncores: {os.cpu_count()}\nload: {os.getloadavg()}\n"
-            f"memory total: {memory.total}\nmemory available: {memory.available}\ndisk total: {disk.total}\ndisk free: {disk.free}\n"
+            f"memory total: {memory.total}\nmemory available: {memory.available}\n"
+            f"disk total: {disk.total}\ndisk free: {disk.free}\n"
         )
 
     def _server_log(self) -> str:

@@ -1,6 +1,8 @@
-"""Checkpoints of the metadata group: snapshot, then pairing, then the log below it goes. One writer, one at a time (S0-40, S2-40).
+"""Checkpoints of the metadata group: snapshot, then pairing, then the log below it goes. One writer, one at a time
+(S0-40, S2-40).
 
-The state is encoded in a forked helper process, which sees it as it was at the fork (memory is copied when written): the pump never waits for an
+The state is encoded in a forked helper process, which sees it as it was at the fork (memory is copied when written):
+the pump never waits for an
 encoding. Any failure ends the round and leaves the log as it was; the next trigger tries again.
 """
 
@@ -90,9 +92,7 @@ class MetadataCheckpointer:
             raise OurFault("the snapshot that was just written is not there")
         self._op = op
         self._recorded = trio.Event()
-        host.pump.step(
-            group.carry_out, group.replica.record(checkpoint_op=op, checkpoint_checksum=written.checksum)
-        )
+        host.pump.step(group.carry_out, group.replica.record(checkpoint_op=op, checkpoint_checksum=written.checksum))
         await self._recorded.wait()
         plan = group.log.drop_plan(op)
         try:

@@ -1,6 +1,7 @@
 """Clients: the connections of the whole node, asked of all shards.
 
-A client's number on the wire is `shard << 24 | slot` of its connection: unique on the node while it lives (wire-operations.md 1.2).
+A client's number on the wire is `shard << 24 | slot` of its connection: unique on the node while it lives
+(wire-operations.md 1.2).
 """
 
 import struct
@@ -11,7 +12,8 @@ import attrs
 from shardsrv.plane.metadata.state import Membership
 from shardsrv.shards import records
 from shardsrv.shards.links import Links
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 from shardsrv.wire.constants import NO_USER, Transport
 from shardsrv.wire.system import ClientDetailsReply, ClientMembership, ClientRecord
 
@@ -29,7 +31,9 @@ class _Gathering:
 class Clients:
     """Answers get_me, get_client, get_clients and the number of connections."""
 
-    def __init__(self, shard: int, sessions: Sessions, links: Links, memberships: Callable[[bytes], list[Membership]]) -> None:
+    def __init__(
+        self, shard: int, sessions: Sessions, links: Links, memberships: Callable[[bytes], list[Membership]]
+    ) -> None:
         self._shard = shard
         self._sessions = sessions
         self._links = links

@@ -1,12 +1,16 @@
-"""Consumer groups on the shard that owns partitions: who may poll and commit, hand-overs, and offsets that die with their group.
+"""Consumer groups on the shard that owns partitions: who may poll and commit, hand-overs, and offsets that die with
+their group.
 
 The assignment is metadata; this shard applies it and fences by it. Invariants:
 
-* whether a member owns a partition is decided on the shard that owns the partition, by the copy of the metadata that is applied there: once a hand-over is applied,
+* whether a member owns a partition is decided on the shard that owns the partition, by the copy of the metadata that
+  is applied there: once a hand-over is applied,
   no poll of the old owner is answered any more;
-* a hand-over is reported (operation 67) when every message that the old owner polled is covered by a committed offset, or when the time for it is over; it is
+* a hand-over is reported (operation 67) when every message that the old owner polled is covered by a committed
+  offset, or when the time for it is over; it is
   reported again as long as metadata shows it, so no answer has to be waited for;
-* the offsets of a deleted group are removed by an entry of the partition's log; group ids of a topic are not used again, so a late removal hurts nobody.
+* the offsets of a deleted group are removed by an entry of the partition's log; group ids of a topic are not used
+  again, so a late removal hurts nobody.
 """
 
 import time
@@ -46,7 +50,14 @@ class ConsumerGroups:
     """See the module."""
 
     def __init__(
-        self, host: GroupsHost, *, submit: Callable[[int, bytes], None], mine: Callable[[int], bool], step: Callable[..., None], timeout: float, durability: Callable[[PartitionGroup], int]
+        self,
+        host: GroupsHost,
+        *,
+        submit: Callable[[int, bytes], None],
+        mine: Callable[[int], bool],
+        step: Callable[..., None],
+        timeout: float,
+        durability: Callable[[PartitionGroup], int],
     ) -> None:
         self._host = host
         self._submit = submit
@@ -151,7 +162,9 @@ class ConsumerGroups:
                         return
         del self._pending[key]
 
-    def _consider(self, key: HandOverKey, partition: PartitionGroup, group: ConsumerGroup, member: Member, hand_over: HandOver) -> None:
+    def _consider(
+        self, key: HandOverKey, partition: PartitionGroup, group: ConsumerGroup, member: Member, hand_over: HandOver
+    ) -> None:
         """Report the hand-over when it is drained or overdue, and not only just reported."""
         deadline, reported = self._pending[key]
         now = trio.current_time()
@@ -179,20 +192,34 @@ class ConsumerGroups:
         for key in list(self._pending):
             self._recheck(key)
 
-    # ------------------------------------------------------------------------------------------------ offsets of deleted groups
+    # ------------------------------------------------------------------------------------------------ offsets of
+    # deleted groups
 
     def _forget(self, stream: int, topic: int, group_id: int) -> None:
         for partition in self._host.groups.values():
             if (partition.identity.stream, partition.identity.topic) == (stream, topic):
                 partition.polled.pop(group_id, None)
-                if partition.replica.in_flight or partition.waiting or partition.plane.stored_offset(offsets.GROUP, group_id) is not None:
+                if (
+                    partition.replica.in_flight
+                    or partition.waiting
+                    or partition.plane.stored_offset(offsets.GROUP, group_id) is not None
+                ):
                     self._remove_offsets(partition, [group_id])
 
     def _remove_offsets(self, partition: PartitionGroup, group_ids: list[int]) -> None:
         body = offsets.encode_keys([(offsets.GROUP, group_id) for group_id in group_ids])
         partition.submit(
             Request(
-                ZERO_ID, 0, 0, Operation.DELETE_CONSUMER_OFFSET, 0, 0, self._durability(partition), body, NOBODY, time.time_ns() // 1000
+                ZERO_ID,
+                0,
+                0,
+                Operation.DELETE_CONSUMER_OFFSET,
+                0,
+                0,
+                self._durability(partition),
+                body,
+                NOBODY,
+                time.time_ns() // 1000,
             )
         )
 

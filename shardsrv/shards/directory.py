@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import shutil
 import signal
 from pathlib import Path
@@ -35,6 +36,9 @@ _OURS = (LOCK, IDENTITY, IDENTITY + ".tmp", "ballast", "runtime", "logs", "metad
 _OURS_IN_METADATA = ("superblock.a", "superblock.b", "superblock.a.tmp", "superblock.b.tmp", "log")
 _NOT_COUNTED = ("lost+found",)
 """What a file system puts at the root of a volume by itself."""
+
+DYING_SECONDS = 0.25
+"""How long the process that holds the lock is watched before it counts as running."""
 
 LOCK_WAIT_SECONDS = 5
 """How long the shards of a supervisor that was killed may take to follow it, with much memory to give back."""
@@ -208,7 +212,7 @@ def take_lock(path: Path) -> tuple[int, bool]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pid = _holder(descriptor)
-            if (pid is not None and _alive(pid)) or not _lock_within(descriptor, LOCK_WAIT_SECONDS):
+            if (pid is not None and _stays_alive(pid)) or not _lock_within(descriptor, LOCK_WAIT_SECONDS):
                 raise DataDirectoryLocked(str(path), pid) from None
         after_crash = _holder(descriptor) is not None
         _name_holder(descriptor, os.getpid())
@@ -232,13 +236,16 @@ def _holder(descriptor: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _alive(pid: int) -> bool:
-    """Whether `pid` runs; one that has ended and was not collected yet does not."""
+def _stays_alive(pid: int) -> bool:
+    """Whether `pid` runs and goes on to: one that was killed a moment ago may still be on its way out."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        descriptor = os.pidfd_open(pid)
     except OSError:
         return False
-    return text.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
+    try:
+        return not select.select([descriptor], [], [], DYING_SECONDS)[0]
+    finally:
+        os.close(descriptor)
 
 
 class _TooLong(Exception):

@@ -1,8 +1,11 @@
 """Encryption at rest: payloads and user headers of messages are stored as AES-256-GCM.
 
-Stored field = 12 random bytes of nonce, ciphertext, 16 bytes of tag; no additional data (storage.md 8). Payload and user headers of a message are separate
-fields; ids, offsets and times are not encrypted, neither is metadata. Frames are made anew with their checksums: on the home shard before the batch goes to
-its partition, and when a poll is answered. The digest that tells retries stays that of the batch as it was sent. Large batches are worked on in a thread.
+Stored field = 12 random bytes of nonce, ciphertext, 16 bytes of tag; no additional data (storage.md 8). Payload and
+user headers of a message are separate
+fields; ids, offsets and times are not encrypted, neither is metadata. Frames are made anew with their checksums: on
+the home shard before the batch goes to
+its partition, and when a poll is answered. The digest that tells retries stays that of the batch as it was sent.
+Large batches are worked on in a thread.
 """
 
 import binascii
@@ -56,7 +59,8 @@ class Cipher:
         return self._rebuild(batch, 0, len(batch), self._seal)
 
     def decrypt(self, parts: list[Any]) -> bytes:
-        """The records of a poll in the clear. Raises `RequestRefused` (72) for a field that does not open with this key."""
+        """The records of a poll in the clear. Raises `RequestRefused` (72) for a field that does not open with this
+        key."""
         data = memoryview(b"".join(parts))
         out = bytearray()
         position = 0
@@ -76,7 +80,11 @@ class Cipher:
             body = position + FRAME_HEADER
             changed = change(view[body : body + payload])
             changed_headers = change(view[body + payload : body + payload + headers]) if headers else b""
-            frame = bytes(view[position + 8 : position + _LENGTHS_AT]) + _LENGTHS.pack(len(changed_headers), len(changed)) + bytes(8)
+            frame = (
+                bytes(view[position + 8 : position + _LENGTHS_AT])
+                + _LENGTHS.pack(len(changed_headers), len(changed))
+                + bytes(8)
+            )
             frame += changed + changed_headers
             checksum = _U64.pack(xxh3(frame))
             sums += checksum
@@ -84,7 +92,9 @@ class Cipher:
             out += frame
             position = body + payload + headers
         _U64.pack_into(out, _LENGTH_AT, len(out))
-        _U64.pack_into(out, _CHECKSUM_AT, xxh3(bytes(out[:_CHECKSUM_AT]) + bytes(out[_COUNT_AT : _COUNT_AT + 4]) + bytes(sums)))
+        _U64.pack_into(
+            out, _CHECKSUM_AT, xxh3(bytes(out[:_CHECKSUM_AT]) + bytes(out[_COUNT_AT : _COUNT_AT + 4]) + bytes(sums))
+        )
         return out
 
     def _seal(self, plain: memoryview) -> bytes:

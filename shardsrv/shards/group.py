@@ -2,8 +2,10 @@
 
 A driver decides nothing: `vsr.Replica` and its plane do. Invariants:
 
-* entries reach the log in the order of their `Append` effects and become visible to readers when the turn's write is done;
-* after a write or a sync that failed the group is fenced: what was in flight is answered "outcome unknown", the rest is refused, and the boot
+* entries reach the log in the order of their `Append` effects and become visible to readers when the turn's write is
+  done;
+* after a write or a sync that failed the group is fenced: what was in flight is answered "outcome unknown", the rest
+  is refused, and the boot
   record says so, until the node starts again;
 * a driver never awaits: slow work is asked of its host.
 """
@@ -25,17 +27,15 @@ from shardsrv.vsr.replica import Replica
 class Host(Protocol):
     """What a group needs of its shard."""
 
-    def appended(self, group: "Group") -> None:
-        """The group has entries to write at the end of this turn."""
+    admission: "Admission"
+    written: list["Group"]
+    """Groups that have entries to write at the end of this turn."""
 
     def wants_sync(self, group: "Group") -> None:
         """Somebody waits for a sync of the group's log."""
 
-    def admits(self, group: "Group") -> bool:
-        """Whether new entries may be appended now: false while too much is unsynced."""
-
     def waits(self, group: "Group") -> None:
-        """Requests of the group wait for room or for `admits`."""
+        """Requests of the group wait for room or for admission."""
 
     def persist_state(self, group: "Group", effect: PersistState) -> None:
         """Write the group's superblock record; answered by `Group.state_persisted`."""
@@ -47,11 +47,30 @@ class Host(Protocol):
         """The group cannot be trusted with writes any more."""
 
 
+class Admission:
+    """Whether new entries may be appended on a shard: closed while more is unsynced than the bound allows."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = True
+
+
 class Group:
     """One consensus group on the shard that owns it. Subclasses say what a commit means to the node."""
 
     __slots__ = (
-        "append_token", "appended_bytes", "fault", "host", "in_dirty_list", "in_sync_list", "log", "replica", "waiting",
+        "admission",
+        "append_token",
+        "appended_bytes",
+        "fault",
+        "host",
+        "in_dirty_list",
+        "in_sync_list",
+        "log",
+        "replica",
+        "waiting",
+        "written",
     )
 
     refusal = records.REFUSED_STATUS
@@ -59,6 +78,8 @@ class Group:
 
     def __init__(self, host: Host, replica: Replica, log: PrepareLog) -> None:
         self.host = host
+        self.admission = host.admission
+        self.written = host.written
         self.replica = replica
         self.log = log
         self.append_token = 0
@@ -69,8 +90,9 @@ class Group:
         self.in_sync_list = False
 
     def submit(self, request: Request) -> None:
-        """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does not refuse."""
-        if self.fault is None and (self.waiting or not self.replica.can_accept or not self.host.admits(self)):
+        """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does
+        not refuse."""
+        if self.fault is None and (self.waiting or not self.replica.can_accept or not self.admission.open):
             self.waiting.append(request)
             self.host.waits(self)
         else:
@@ -79,7 +101,7 @@ class Group:
     def resume(self) -> None:
         """Give waiting requests to the replica while there is room."""
         waiting = self.waiting
-        while waiting and (self.fault is not None or (self.replica.can_accept and self.host.admits(self))):
+        while waiting and (self.fault is not None or (self.replica.can_accept and self.admission.open)):
             self.carry_out(self.replica.step(waiting.popleft()))
 
     def carry_out(self, effects: list[Any]) -> None:
@@ -120,6 +142,10 @@ class Group:
         self.carry_out(self.replica.step(Persisted(token, APPENDED)))
         if self.waiting:
             self.resume()
+        self.flushed()
+
+    def flushed(self) -> None:
+        """The turn's entries are written and what they commit is answered."""
 
     def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
         """A sync that covered all entries up to ``token``, the last with identity ``checksum``, succeeded."""
@@ -158,7 +184,7 @@ class Group:
         self.append_token = effect.token
         if not self.in_dirty_list:
             self.in_dirty_list = True
-            self.host.appended(self)
+            self.written.append(self)
         if effect.sync and not self.in_sync_list:
             self.in_sync_list = True
             self.host.wants_sync(self)

@@ -1,4 +1,5 @@
-"""The recovered metadata on its way from shard 0 to the other shards: a memfd, since a packet is small and a state need not be."""
+"""The recovered metadata on its way from shard 0 to the other shards: a memfd, since a packet is small and a state
+need not be."""
 
 import os
 import socket

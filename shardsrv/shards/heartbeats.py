@@ -1,6 +1,8 @@
-"""Heartbeats: members of consumer groups that fell silent lose their session, so that their partitions go to others (wire-protocol.md 5).
+"""Heartbeats: members of consumer groups that fell silent lose their session, so that their partitions go to others
+(wire-protocol.md 5).
 
-A connection without a membership is left alone, however silent. A frame only sets `Session.active`; the clock is read here, once a round for all.
+A connection without a membership is left alone, however silent. A frame only sets `Session.active`; the clock is read
+here, once a round for all.
 """
 
 from collections.abc import Callable
@@ -9,7 +11,8 @@ from typing import Protocol
 import trio
 
 from shardsrv.plane.metadata.plane import MetadataPlane
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 
 SILENCE = 1.2
 """Intervals of silence after which a member is evicted."""
@@ -28,7 +31,9 @@ class HeartbeatHost(Protocol):
 class Heartbeats:
     """The task that looks for silent members on one shard."""
 
-    def __init__(self, host: HeartbeatHost, interval: float, *, evict: Callable[[Session], None], step: Callable[..., None]) -> None:
+    def __init__(
+        self, host: HeartbeatHost, interval: float, *, evict: Callable[[Session], None], step: Callable[..., None]
+    ) -> None:
         self._host = host
         self._interval = interval
         self._evict = evict

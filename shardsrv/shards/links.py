@@ -1,9 +1,12 @@
 """Links: typed records over the lanes between the shards of one node.
 
-A record is a fixed head (packed by the classes of `shards.records`) and an optional body. A body of up to `INLINE_MAX` bytes rides in
-the lane; a larger one is put into the sender's arena and a descriptor travels: the receiver copies it and returns the buffer.
+A record is a fixed head (packed by the classes of `shards.records`) and an optional body. A body of up to
+`INLINE_MAX` bytes rides in
+the lane; a larger one is put into the sender's arena and a descriptor travels: the receiver copies it and returns the
+buffer.
 
-Envelope in the lane: u8 form (0 inline, 1 arena) | u8 zero | u16 head length | u32 body length | u64 arena offset | head | body when inline.
+Envelope in the lane: u8 form (0 inline, 1 arena) | u8 zero | u16 head length | u32 body length | u64 arena offset |
+head | body when inline.
 
 Invariants:
 
@@ -39,10 +42,12 @@ class Links:
         self.peers = [peer for peer in range(shared.shard_count) if peer != shard]
         self._out = {peer: shared.lane(shard, peer) for peer in self.peers}
         self._in = [(peer, shared.lane(peer, shard)) for peer in self.peers]
+        self._lanes = [lane for _, lane in self._in]
         self._wakes = {peer: shared.wake(peer) for peer in self.peers}
         self._arena = shared.arena(shard, owner=True)
         self._arenas = {peer: shared.arena(peer) for peer in self.peers}
         self._waiting: dict[int, deque[tuple[int, bytes]]] = {peer: deque() for peer in self.peers}
+        self._delayed = False
         self._lent: dict[int, object] = {}
         self._touched: set[int] = set()
         self.wake = shared.wake(shard)
@@ -88,17 +93,15 @@ class Links:
             delivered += lane.drain(deliver, limit)
         return delivered
 
-    def pending(self) -> bool:
-        """Whether a lane to this shard holds records."""
-        return any(lane.pending() for _, lane in self._in)
+    def may_sleep(self) -> bool:
+        """Set the sleeping word and look once more: True when no lane holds records, and a sleep ends with the next
+        one."""
+        return self.wake.may_sleep(self._lanes)
 
     def publish(self) -> None:
         """Make this turn's records visible and wake the receivers that sleep."""
-        for receiver, waiting in self._waiting.items():
-            lane = self._out[receiver]
-            while waiting and lane.push(waiting[0][0], (waiting[0][1],)):
-                waiting.popleft()
-                self._touched.add(receiver)
+        if self._delayed:
+            self._push_delayed()
         if not self._touched:
             return
         for receiver in sorted(self._touched):
@@ -108,7 +111,15 @@ class Links:
 
     def has_waiting(self) -> bool:
         """Whether records wait for room in a lane: the pump must come back without being woken."""
-        return any(self._waiting.values())
+        return self._delayed
+
+    def _push_delayed(self) -> None:
+        for receiver, waiting in self._waiting.items():
+            lane = self._out[receiver]
+            while waiting and lane.push(waiting[0][0], (waiting[0][1],)):
+                waiting.popleft()
+                self._touched.add(receiver)
+        self._delayed = any(self._waiting.values())
 
     def _push(self, receiver: int, kind: int, record: bytes) -> None:
         self.records_sent += 1
@@ -116,6 +127,7 @@ class Links:
         if waiting or not self._out[receiver].push(kind, (record,)):
             self.records_delayed += 1
             waiting.append((kind, record))
+            self._delayed = True
         self._touched.add(receiver)
 
     def _deliver(self, sender: int, kind: int, payload: bytes, on_record: OnRecord) -> None:

@@ -1,6 +1,7 @@
 """The metadata group on shard 0: the driver of its replica, and the stream of committed entries to the other shards.
 
-A client's answer to a metadata command leaves only when every shard of this node has applied the entry: any connection to the node
+A client's answer to a metadata command leaves only when every shard of this node has applied the entry: any
+connection to the node
 then reads its own and its neighbours' writes. Invariants:
 
 * `COMMITTED` records are sent in op order without a gap, once each;
@@ -64,7 +65,16 @@ class MetadataGroup(Group):
                 return
         self.submit(
             Request(
-                record.client, record.session, record.request, operation, record.user_id, record.digest, PERSISTED, resolved, origin, now
+                record.client,
+                record.session,
+                record.request,
+                operation,
+                record.user_id,
+                record.digest,
+                PERSISTED,
+                resolved,
+                origin,
+                now,
             )
         )
 
@@ -93,14 +103,16 @@ class MetadataGroup(Group):
             waiting.popleft()[1]()
 
     def attachable(self, client: bytes, session: int, user_id: int) -> bool:
-        """Whether a connection of ``user_id`` may act for ``client``: it is that user's, and ``session`` is its present one."""
+        """Whether a connection of ``user_id`` may act for ``client``: it is that user's, and ``session`` is its
+        present one."""
         table = self.replica.table
         assert table is not None, "the metadata group has a client table"
         entry = table.get(client)
         return entry is not None and entry.user_id == user_id and entry.epoch == session
 
     def _follow_session(self, operation: int, client: bytes, op: int, origin: object) -> None:
-        """Keep which shard a client id is bound on; a register elsewhere unbinds the older connection (wire-protocol.md 3.3)."""
+        """Keep which shard a client id is bound on; a register elsewhere unbinds the older connection
+        (wire-protocol.md 3.3)."""
         if operation == Operation.LOGOUT:
             self._homes.pop(client, None)
         elif operation == Operation.REGISTER and isinstance(origin, MetadataOrigin):

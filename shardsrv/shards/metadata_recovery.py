@@ -1,7 +1,9 @@
 """How shard 0 finds its state at start: verify, then decode, then believe (S0-45).
 
-1. superblock: Empty, Present or Unreadable; 2. snapshot: its trailer; 3. the pair of both (`store.recovery.PAIRING`); 4. the state in the snapshot; 5. the log above it, replayed
-through the function that commits live entries. A directory without any of these is a first start: the initial state, which holds the root user,
+1. superblock: Empty, Present or Unreadable; 2. snapshot: its trailer; 3. the pair of both (`store.recovery.PAIRING`);
+  4. the state in the snapshot; 5. the log above it, replayed
+through the function that commits live entries. A directory without any of these is a first start: the initial state,
+which holds the root user,
 is made durable as a snapshot of op 0 before anything is served, since it is in no log.
 """
 
@@ -70,7 +72,8 @@ class RecoveredMetadata:
 
 
 async def recover_metadata(host: RecoveryHost) -> RecoveredMetadata:
-    """Find the metadata of this node. Raises the typed refusals of `store.recovery`, `store.log` and `plane.metadata.snapshot`."""
+    """Find the metadata of this node. Raises the typed refusals of `store.recovery`, `store.log` and
+    `plane.metadata.snapshot`."""
     return await trio.to_thread.run_sync(_recover, host)
 
 
@@ -82,43 +85,64 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     found = read_snapshot(disk, directory.snapshot)
     saved = _decode(found, directory.snapshot)
     checkpoint = None if state is None else (state.checkpoint_op, state.checkpoint_checksum)
-    check_pairing(checkpoint, None if saved is None or found is None else (saved.op, found.checksum), directory.snapshot)
+    check_pairing(
+        checkpoint, None if saved is None or found is None else (saved.op, found.checksum), directory.snapshot
+    )
     if saved is None:
         found, saved = _first_state(host)
     if state is None:
         assert found is not None
         state = VsrState(
-            host.cluster, host.context.node, 1, checkpoint_op=saved.op, checkpoint_checksum=found.checksum, incarnation=secrets.randbits(128)
+            host.cluster,
+            host.context.node,
+            1,
+            checkpoint_op=saved.op,
+            checkpoint_checksum=found.checksum,
+            incarnation=secrets.randbits(128),
         )
         superblock.write(state.encode())
     plane = MetadataPlane(MetadataState(), topic_defaults(host.config))
     plane.restore(saved)
     settings = host.config.metadata
     replica = Replica.recover(
-        GroupIdentity(host.cluster, METADATA_GROUP, 0, host.context.node), metadata_policy(settings.prepare_queue_depth, settings.clients_table_max),
-        plane, state, op=saved.op, checksum=saved.checksum, timestamp=saved.timestamp,
+        GroupIdentity(host.cluster, METADATA_GROUP, 0, host.context.node),
+        metadata_policy(settings.prepare_queue_depth, settings.clients_table_max),
+        plane,
+        state,
+        op=saved.op,
+        checksum=saved.checksum,
+        timestamp=saved.timestamp,
         table=ClientTable.restore(saved.client_table, settings.clients_table_max),
     )
     boot = host.context.prepared.boot.get(METADATA)
     facts = boot.log_facts(host.context.boot.kernel_boot_id, 1) if boot is not None else LogFacts()
     log, recovery = PrepareLog.open(
-        disk, directory.metadata_log, LogIdentity(host.cluster, METADATA_GROUP, 0), segment_size=SEGMENT_SIZE,
-        resume=ResumePoint(saved.op, saved.checksum) if saved.op else None, facts=facts, on_prepare=replica.replay, preallocate=True,
+        disk,
+        directory.metadata_log,
+        LogIdentity(host.cluster, METADATA_GROUP, 0),
+        segment_size=SEGMENT_SIZE,
+        resume=ResumePoint(saved.op, saved.checksum) if saved.op else None,
+        facts=facts,
+        on_prepare=replica.replay,
+        preallocate=True,
     )
     if recovery.cut_op is not None:
-        host.log.warning("metadata log cut", op=recovery.cut_op, bytes=recovery.cut_bytes, why=recovery.row, detail=recovery.detail)
+        host.log.warning(
+            "metadata log cut", op=recovery.cut_op, bytes=recovery.cut_bytes, why=recovery.row, detail=recovery.detail
+        )
     if log.dirty:
         plan = log.sync_plan()
         plan.run()
         log.mark_synced(plan)
     plane.take_changes()
     record = BootRecord.create(
-        disk, directory.boot_record(0), host.context.boot.kernel_boot_id, host.context.prepared.generation,
+        disk,
+        directory.boot_record(0),
+        host.context.boot.kernel_boot_id,
+        host.context.prepared.generation,
         [BootEntry(METADATA, log.synced_op, log.head_checksum, log.head_op)],
     )
-    return RecoveredMetadata(
-        plane, replica, replica.start(), log, record, superblock, saved.op, recovery
-    )
+    return RecoveredMetadata(plane, replica, replica.start(), log, record, superblock, saved.op, recovery)
 
 
 def _decode(found: SnapshotFile | None, path: str) -> snapshot_format.Snapshot | None:
@@ -137,9 +161,14 @@ def _first_state(host: RecoveryHost) -> tuple[SnapshotFile, snapshot_format.Snap
         host.log.warning(f"Generated root user password: {credentials.password}")
     users = host.config.users
     passwords = Passwords(
-        host.context.boot.affinity, memory_kib=users.argon2_memory // 1024, iterations=users.argon2_iterations, lanes=users.argon2_parallelism
+        host.context.boot.affinity,
+        memory_kib=users.argon2_memory // 1024,
+        iterations=users.argon2_iterations,
+        lanes=users.argon2_parallelism,
     )
     state = MetadataState.initial(credentials.username, passwords.hash(credentials.password))
-    payload = snapshot_format.encode(state, op=0, checksum=0, timestamp=0, created_at=time.time_ns() // 1000, client_table=[])
+    payload = snapshot_format.encode(
+        state, op=0, checksum=0, timestamp=0, created_at=time.time_ns() // 1000, client_table=[]
+    )
     checksum = write_snapshot(host.disk, host.directory.metadata, SNAPSHOT, payload)
     return SnapshotFile(payload, checksum), snapshot_format.decode(payload)

@@ -1,7 +1,9 @@
 """Metadata requests of the connections of one shard: they go to shard 0, and their answers come back.
 
-Commands with a secret are finished here before they leave: passwords are hashed in a thread, the text of a token is made, and what goes to shard 0 is the resolved
-command, which holds a hash or a digest only. The text of a token waits beside its request and is put behind the reply of the first success; a repeat is
+Commands with a secret are finished here before they leave: passwords are hashed in a thread, the text of a token is
+made, and what goes to shard 0 is the resolved
+command, which holds a hash or a digest only. The text of a token waits beside its request and is put behind the reply
+of the first success; a repeat is
 answered 51 by the client table, because nobody has the text any more.
 """
 
@@ -17,7 +19,8 @@ from shardsrv.shards import records, tokens
 from shardsrv.shards.answers import Answers, FrameOrigin
 from shardsrv.shards.links import Links
 from shardsrv.shards.passwords import Passwords
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 from shardsrv.wire.constants import MAX_OP, ZERO_ID, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.replies import SUCCESS
@@ -40,8 +43,16 @@ class MetadataRequests:
     """See the module."""
 
     def __init__(
-        self, *, answers: Answers, sessions: Sessions, links: Links, plane: MetadataPlane, passwords: Passwords, tokens_max: int,
-        start: Callable[..., None], step: Callable[..., None],
+        self,
+        *,
+        answers: Answers,
+        sessions: Sessions,
+        links: Links,
+        plane: MetadataPlane,
+        passwords: Passwords,
+        tokens_max: int,
+        start: Callable[..., None],
+        step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._sessions = sessions
@@ -73,14 +84,30 @@ class MetadataRequests:
     def register(self, frame: Frame, session: Session, user_id: int) -> None:
         """Credentials were accepted: register the client id on the metadata group."""
         record = records.MetadataRequest(
-            self._wait(Waiting(frame, session, user_id)), frame.client, 0, 0, frame.request_checksum, user_id, Operation.REGISTER, 1, 0
+            self._wait(Waiting(frame, session, user_id)),
+            frame.client,
+            0,
+            0,
+            frame.request_checksum,
+            user_id,
+            Operation.REGISTER,
+            1,
+            0,
         )
         self._links.send(0, records.METADATA_REQUEST, record.pack())
 
     def logout(self, frame: Frame, session: Session) -> None:
         """Operation 3 of a bound session."""
         record = records.MetadataRequest(
-            self._wait(Waiting(frame, session)), session.client, session.number, frame.request, 0, session.user_id, Operation.LOGOUT, 1, 0
+            self._wait(Waiting(frame, session)),
+            session.client,
+            session.number,
+            frame.request,
+            0,
+            session.user_id,
+            Operation.LOGOUT,
+            1,
+            0,
         )
         self._links.send(0, records.METADATA_REQUEST, record.pack())
 
@@ -139,10 +166,20 @@ class MetadataRequests:
 
     # ------------------------------------------------------------------------------------------------ shard 0
 
-    def _submit(self, frame: Frame, waiting: Waiting, operation: int, body: bytes | memoryview, resolved: int = 0) -> None:
+    def _submit(
+        self, frame: Frame, waiting: Waiting, operation: int, body: bytes | memoryview, resolved: int = 0
+    ) -> None:
         session = waiting.session
         record = records.MetadataRequest(
-            self._wait(waiting), session.client, session.number, frame.request, frame.request_checksum, session.user_id, operation, 1, resolved
+            self._wait(waiting),
+            session.client,
+            session.number,
+            frame.request,
+            frame.request_checksum,
+            session.user_id,
+            operation,
+            1,
+            resolved,
         )
         self._links.send(0, records.METADATA_REQUEST, record.pack(), body)
 
@@ -164,12 +201,20 @@ class MetadataRequests:
             self._sessions.bind(session, frame.client, reply.op, waiting.user_id)
             self._sessions.welcome(frame, session, reply.op, reply.timestamp)
         elif reply.operation == Operation.LOGOUT:
-            self._answers.reply(frame, b"", op=reply.op, commit=reply.op, timestamp=reply.timestamp, client=session.client)
+            self._answers.reply(
+                frame, b"", op=reply.op, commit=reply.op, timestamp=reply.timestamp, client=session.client
+            )
             self._sessions.release(session)
         else:
             payload = bytes(body)
             if waiting.token and payload == SUCCESS:
                 payload += RawTokenReply(waiting.token).encode()
             self._answers.reply(
-                frame, payload, op=reply.op, commit=reply.op, timestamp=reply.timestamp, operation=reply.operation, client=session.client
+                frame,
+                payload,
+                op=reply.op,
+                commit=reply.op,
+                timestamp=reply.timestamp,
+                operation=reply.operation,
+                client=session.client,
             )

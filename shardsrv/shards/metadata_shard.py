@@ -1,6 +1,7 @@
 """Shard 0: the metadata group, its checkpoints, and the door for new connections.
 
-Recovery: superblock, snapshot, log, in that order, each verified before it is believed (`store.recovery`). The recovered state is handed to the other shards
+Recovery: superblock, snapshot, log, in that order, each verified before it is believed (`store.recovery`). The
+recovered state is handed to the other shards
 through a memfd; from then on they follow the stream of committed entries.
 """
 
@@ -53,7 +54,9 @@ class MetadataShard(Shard):
         self._boot, self._superblock = recovered.boot, recovered.superblock
         self.group = MetadataGroup(self, recovered.replica, recovered.plane, recovered.log)
         checkpoint = self.config.metadata.checkpoint
-        self.checkpointer = MetadataCheckpointer(self, recovered.checkpoint_op, log_bytes=checkpoint.bytes, interval=checkpoint.interval)
+        self.checkpointer = MetadataCheckpointer(
+            self, recovered.checkpoint_op, log_bytes=checkpoint.bytes, interval=checkpoint.interval
+        )
         self.pump.step(self.group.carry_out, recovered.effects)
         while self.group.replica.status != NORMAL:
             await self.checkpointer.recorded()
@@ -61,7 +64,11 @@ class MetadataShard(Shard):
         for peer in self.links.peers:
             await send_state(self.context.shared.handover(peer)[0], payload)
         state = recovered.plane.state
-        return {"op": self.group.replica.commit_min, "replayed": recovered.recovery.replayed, "streams": len(state.streams)}
+        return {
+            "op": self.group.replica.commit_min,
+            "replayed": recovered.recovery.replayed,
+            "streams": len(state.streams),
+        }
 
     async def serve(self) -> None:
         """Accept connections until the shard drains."""
@@ -82,7 +89,9 @@ class MetadataShard(Shard):
             entry = table.get(client)
             session = entry.epoch if entry is not None else 0
             body = RemoveMember(client, session).encode()
-            self.group.submit(Request(ZERO_ID, 0, 0, Operation.REMOVE_CONSUMER_GROUP_MEMBER, 0, 0, PERSISTED, body, NOBODY, now))
+            self.group.submit(
+                Request(ZERO_ID, 0, 0, Operation.REMOVE_CONSUMER_GROUP_MEMBER, 0, 0, PERSISTED, body, NOBODY, now)
+            )
 
     async def _accept(self, listener: socket.socket) -> None:
         """Hand each new socket to the next partition shard in turn."""

@@ -83,8 +83,16 @@ class NodeFacts:
         memory = psutil.virtual_memory()
         disk = psutil.disk_usage(self._data)
         sample: dict[str, Any] = {
-            "cpu": 0.0, "memory": 0, "threads": 0, "read_bytes": 0, "written_bytes": 0, "total_cpu": psutil.cpu_percent(),
-            "total_memory": memory.total, "available_memory": memory.available, "free_disk": disk.free, "total_disk": disk.total,
+            "cpu": 0.0,
+            "memory": 0,
+            "threads": 0,
+            "read_bytes": 0,
+            "written_bytes": 0,
+            "total_cpu": psutil.cpu_percent(),
+            "total_memory": memory.total,
+            "available_memory": memory.available,
+            "free_disk": disk.free,
+            "total_disk": disk.total,
         }
         for process in [self._supervisor, *self._supervisor.children()]:
             try:

@@ -1,6 +1,7 @@
 """Writes of consumer offsets: operations 161 and 162 of the connections of one shard.
 
-A group's offset is written by the member that owns the partition, a partition that it hands over included; the shard that owns the partition decides
+A group's offset is written by the member that owns the partition, a partition that it hands over included; the shard
+that owns the partition decides
 (`consumer_groups`). Whatever does not resolve is 20 (wire-operations.md 6).
 """
 
@@ -13,8 +14,9 @@ from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.partition import offsets
 from shardsrv.shards.answers import Answers
 from shardsrv.shards.consumer_groups import ConsumerGroups
-from shardsrv.shards.sessions import Session
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.wire.constants import ConsumerKind, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.offsets import DeleteConsumerOffset, StoreConsumerOffset
@@ -22,7 +24,16 @@ from shardsrv.wire.offsets import DeleteConsumerOffset, StoreConsumerOffset
 
 class Write(Protocol):
     def __call__(
-        self, frame: Frame, session: Session, target: Target, operation: int, durability: int, digest: int, body: bytes, body_offset: None, /
+        self,
+        frame: Frame,
+        session: Session,
+        target: Target,
+        operation: int,
+        durability: int,
+        digest: int,
+        body: bytes,
+        body_offset: None,
+        /,
     ) -> None: ...
 
 
@@ -49,7 +60,16 @@ class OffsetWrites:
                 self._answers.status(frame, ErrorCode.INVALID_OFFSET)
                 return
             body = offsets.encode_stores([(request.consumer.kind, 0, key, request.offset)])
-            self._write(frame, session, target, Operation.STORE_CONSUMER_OFFSET, target.offset_durability, xxh3(body), body, None)
+            self._write(
+                frame,
+                session,
+                target,
+                Operation.STORE_CONSUMER_OFFSET,
+                target.offset_durability,
+                xxh3(body),
+                body,
+                None,
+            )
 
     def delete(self, frame: Frame, session: Session) -> None:
         """Operation 162."""
@@ -61,9 +81,20 @@ class OffsetWrites:
         if (found := self._resolve(frame, session, request)) is not None:
             target, key = found
             body = offsets.encode_keys([(request.consumer.kind, key)])
-            self._write(frame, session, target, Operation.DELETE_CONSUMER_OFFSET, target.offset_durability, xxh3(body), body, None)
+            self._write(
+                frame,
+                session,
+                target,
+                Operation.DELETE_CONSUMER_OFFSET,
+                target.offset_durability,
+                xxh3(body),
+                body,
+                None,
+            )
 
-    def _resolve(self, frame: Frame, session: Session, request: StoreConsumerOffset | DeleteConsumerOffset) -> tuple[Target, int] | None:
+    def _resolve(
+        self, frame: Frame, session: Session, request: StoreConsumerOffset | DeleteConsumerOffset
+    ) -> tuple[Target, int] | None:
         """Target and offset key; answers 20 or 41 itself when there is none."""
         group = request.consumer.kind == ConsumerKind.GROUP
         partition = request.partition
@@ -75,7 +106,11 @@ class OffsetWrites:
             if partition is None or key is None:
                 raise RequestRefused(ErrorCode.RESOURCE_NOT_FOUND, consumer=str(request.consumer))
             target = self._targets.partition(session, request.stream, request.topic, partition, Right.POLL)
-            if group and target.owner == self._shard and not self._groups.may_commit(target.identity, key, session.member):
+            if (
+                group
+                and target.owner == self._shard
+                and not self._groups.may_commit(target.identity, key, session.member)
+            ):
                 raise RequestRefused(ErrorCode.RESOURCE_NOT_FOUND, partition=partition)
         except RequestRefused as refusal:
             denied = refusal.code == ErrorCode.UNAUTHORIZED

@@ -1,6 +1,7 @@
 """One partition on the shard that owns it: the group driver, its polls and its counters.
 
-A poll is planned by the pure plane, read from the log into a buffer of the arena and answered as buffers that skip the prepare headers.
+A poll is planned by the pure plane, read from the log into a buffer of the arena and answered as buffers that skip
+the prepare headers.
 Nothing above the committed op is ever returned.
 """
 
@@ -24,6 +25,7 @@ from shardsrv.store.segment import Position
 from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.events import PersistFailed, Request
 from shardsrv.vsr.replica import NORMAL, Replica
+from shardsrv.wire.constants import Operation
 from shardsrv.wire.error_codes import ErrorCode
 
 POLL_HEAD = struct.Struct("<IQI")
@@ -31,7 +33,10 @@ POLL_HEAD = struct.Struct("<IQI")
 
 READ_MIN = 64 * 1024
 READ_MAX = 8 * 1024 * 1024
-"""Bytes read at once for a poll: one index step at least; large polls go on in further reads, so that a read stays short."""
+"""Bytes read at once for a poll: one index step at least; large polls go on in further reads, so that a read stays
+short."""
+
+_SEND = int(Operation.SEND_MESSAGES)
 
 RESUME_POINTS = 8
 """Where recent polls ended, kept per partition: a consumer that goes on reads without looking into the index."""
@@ -44,28 +49,59 @@ class PartitionHost(Host, Protocol):
     poll_bytes_max: int
     validate_checksum: bool
 
-    def publish_counters(self, group: "PartitionGroup") -> None:
-        """Write the group's slot of the counters page."""
+    syncer: Any
+    checkpoint_bytes: int
+    shares_counters: bool
+    """Whether other shards read the counters page; alone, a shard reads its own groups."""
 
     def partition_changed(self, group: "PartitionGroup", operation: int) -> None:
-        """Committed state moved on: counters and checkpoints may be due."""
+        """An entry that is no send took effect."""
+
+    def partition_rolled(self, group: "PartitionGroup") -> None:
+        """The log of the group got another segment, or lost some."""
+
+    def checkpoint_soon(self, group: "PartitionGroup") -> None:
+        """Much was written since the last checkpoint."""
+
+    def publish_counters(self, group: "PartitionGroup") -> None:
+        """Show the group's counters to other shards."""
 
 
 class PartitionGroup(Group):
     """Driver of one partition group."""
 
     __slots__ = (
-        "applied_checksum", "checkpoint", "checkpointed_at", "closed", "counter_slot", "counters_stale", "identity", "plane", "polled", "purging", "replayed",
-        "resume_points", "segments_seen", "settings", "written_bytes",
+        "applied_checksum",
+        "checkpoint",
+        "checkpointed_at",
+        "closed",
+        "counter_slot",
+        "identity",
+        "plane",
+        "polled",
+        "purging",
+        "replayed",
+        "resume_points",
+        "segments_seen",
+        "settings",
+        "written_bytes",
     )
 
     host: PartitionHost
 
     def __init__(
-        self, host: PartitionHost, identity: PartitionIdentity, replica: Replica, plane: PartitionPlane, log: PrepareLog, *, counter_slot: int,
-        settings: TopicSettings, checkpoint: Checkpoint,
+        self,
+        host: PartitionHost,
+        identity: PartitionIdentity,
+        replica: Replica,
+        plane: PartitionPlane,
+        log: PrepareLog,
+        *,
+        counter_slot: int,
+        settings: TopicSettings,
+        checkpoint: Checkpoint,
     ) -> None:
-        super().__init__(host, replica, log)
+        Group.__init__(self, host, replica, log)
         self.identity = identity
         self.plane = plane
         self.counter_slot = counter_slot
@@ -77,7 +113,6 @@ class PartitionGroup(Group):
         self.applied_checksum = log.head_checksum
         self.replayed = bool(log.head_op)
         """Whether entries may lie above the last checkpoint although nothing was appended in this life."""
-        self.counters_stale = False
         self.closed = False
         self.purging = 0
         """Purges that metadata has committed and this log has not: nothing else is admitted meanwhile."""
@@ -98,12 +133,12 @@ class PartitionGroup(Group):
         elif self.purging:
             self.waiting.append(request)
         else:
-            super().submit(request)
+            Group.submit(self, request)
 
     def resume(self) -> None:
         """See `Group.resume`."""
         if not self.purging:
-            super().resume()
+            Group.resume(self)
 
     def purge(self, request: Request) -> None:
         """Admit a purge entry past everything that waits."""
@@ -122,8 +157,8 @@ class PartitionGroup(Group):
 
     def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
         """See `Group.synced`; what it committed is counted before its answers leave."""
-        super().synced(plan, token, checksum)
-        if self.counters_stale:
+        Group.synced(self, plan, token, checksum)
+        if self.host.shares_counters:
             self.host.publish_counters(self)
 
     def close(self) -> None:
@@ -142,15 +177,31 @@ class PartitionGroup(Group):
         prepare = effect.prepare
         operation = prepare.operation
         self.applied_checksum = prepare.checksum
-        self.host.partition_changed(self, operation)
+        if operation != _SEND:
+            self.host.partition_changed(self, operation)
         origin = effect.origin
         if origin is not None:
             origin.committed(prepare.op, prepare.timestamp, operation, effect.reply)
 
-    def poll(self, strategy: int, value: int, count: int, stored: int | None) -> tuple[list[Any], int, int, int]:
-        """Read messages. Returns (parts, body length, messages, last offset); the first part is the 16-byte head of the reply body.
+    def flushed(self) -> None:
+        """See `Group.flushed`: background sync, counters, roll of segments and checkpoints are the shard's business."""
+        written = self.appended_bytes - self.written_bytes
+        self.written_bytes = self.appended_bytes
+        host = self.host
+        host.syncer.dirty(self, written)
+        if self.log.segment_count != self.segments_seen:
+            host.partition_rolled(self)
+        if self.appended_bytes - self.checkpointed_at >= host.checkpoint_bytes:
+            host.checkpoint_soon(self)
+        if host.shares_counters:
+            host.publish_counters(self)
 
-        Args: ``stored`` the consumer's stored offset, or None. Raises `Damaged` when stored bytes do not verify: nothing is served
+    def poll(self, strategy: int, value: int, count: int, stored: int | None) -> tuple[list[Any], int, int, int]:
+        """Read messages. Returns (parts, body length, messages, last offset); the first part is the 16-byte head of
+        the reply body.
+
+        Args: ``stored`` the consumer's stored offset, or None. Raises `Damaged` when stored bytes do not verify:
+        nothing is served
         around damage.
         """
         plane = self.plane
@@ -177,7 +228,9 @@ class PartitionGroup(Group):
             if buffer is None:
                 raise NotAccepted("no room for a poll in the arena")
             read = log.read_into(position, memoryview(buffer)[:wanted])
-            found = slice_prepares(buffer, 0, read, start, plan.count - messages, commit, plan.by_time, self.host.validate_checksum)
+            found = slice_prepares(
+                buffer, 0, read, start, plan.count - messages, commit, plan.by_time, self.host.validate_checksum
+            )
             if found.verdict != VALID:
                 raise Damaged(log.directory, position.byte + found.position, None, VALID, found.verdict)
             if found.count:

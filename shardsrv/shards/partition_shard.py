@@ -1,11 +1,11 @@
 """A shard that owns partitions and client connections.
 
-It keeps a copy of the metadata, made from the state that shard 0 handed over and moved on by the stream of committed entries; `reconciler`
+It keeps a copy of the metadata, made from the state that shard 0 handed over and moved on by the stream of committed
+entries; `reconciler`
 turns its changes into partitions. Requests of its connections go through `router`, `reads` and `polls`.
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +22,8 @@ from shardsrv.plane.metadata import snapshot
 from shardsrv.plane.metadata.changes import UserDeleted
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import MetadataState, Partition
-from shardsrv.plane.partition import offsets
 from shardsrv.shards import records
-from shardsrv.shards.answers import Answers, RemoteOrigin
+from shardsrv.shards.answers import Answers
 from shardsrv.shards.archive import Archive
 from shardsrv.shards.clients import Clients
 from shardsrv.shards.consumer_groups import ConsumerGroups
@@ -39,24 +38,25 @@ from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.partition_writes import PartitionWrites
 from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.polls import Polls
+from shardsrv.shards.pump import ConnectionHandler
 from shardsrv.shards.reads import Reads
 from shardsrv.shards.reconciler import Reconciler
+from shardsrv.shards.remote_requests import REQUESTS, RemoteRequests
 from shardsrv.shards.retention import Retention
 from shardsrv.shards.router import Router
 from shardsrv.shards.routing import Routing
 from shardsrv.shards.segment_deletes import SegmentDeletes
-from shardsrv.shards.sessions import Session, Sessions
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
 from shardsrv.shards.shard import HANDOVER_KEY, Shard
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.storage import PartitionStorage
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.shards.topic_defaults import topic_defaults
 from shardsrv.store.group_key import owner_shard
 from shardsrv.vsr.effects import PersistState
-from shardsrv.vsr.events import Request
 from shardsrv.wire.constants import EvictionReason, Operation
-from shardsrv.wire.error_codes import ErrorCode
-from shardsrv.wire.groups import pack_group
 
 PARKED_SECONDS = 5.0
 """How long a request waits for a partition that is being made, before it is told that it was not accepted (58)."""
@@ -83,57 +83,132 @@ class PartitionShard(Shard):
         addresses = {name: format_address(listener.getsockname()) for name, listener in context.listeners.items()}
         self.groups: dict[int, PartitionGroup] = {}
         self.counters = context.shared.counters
+        self.checkpoint_bytes = config.partition.checkpoint_bytes
+        self.shares_counters = context.shard_count > 2
+        self._by_slot: dict[int, PartitionGroup] = {}
         self.answers = Answers(self.reactor, self.cluster)
         self.passwords = Passwords(
-            context.boot.affinity, memory_kib=config.users.argon2_memory // 1024, iterations=config.users.argon2_iterations,
+            context.boot.affinity,
+            memory_kib=config.users.argon2_memory // 1024,
+            iterations=config.users.argon2_iterations,
             lanes=config.users.argon2_parallelism,
         )
         encryption = config.system.encryption
         cipher = Cipher.of(encryption.key) if encryption.enabled else None
         start, step = self.start, self.pump.step
         self.sessions = Sessions(
-            self.answers, self.passwords, trust=self.reactor.set_authenticated, find_user=lambda name: self.plane.state.find_user(name),
-            find_token=lambda digest: self.plane.state.find_token(digest), register=self._register, start=start, step=step,
+            self.answers,
+            self.passwords,
+            trust=self.reactor.set_authenticated,
+            find_user=lambda name: self.plane.state.find_user(name),
+            find_token=lambda digest: self.plane.state.find_token(digest),
+            register=self._register,
+            start=start,
+            step=step,
         )
         floor = 1 if config.partition.durability_floor == "persisted" else 0
         self.targets = Targets(self.plane, context.shard_count, floor)
         self.metadata = MetadataRequests(
-            answers=self.answers, sessions=self.sessions, links=self.links, plane=self.plane, passwords=self.passwords,
-            tokens_max=config.personal_access_token.max_tokens_per_user, start=start, step=step,
+            answers=self.answers,
+            sessions=self.sessions,
+            links=self.links,
+            plane=self.plane,
+            passwords=self.passwords,
+            tokens_max=config.personal_access_token.max_tokens_per_user,
+            start=start,
+            step=step,
         )
         self.consumer_groups = ConsumerGroups(
-            self, submit=self.metadata.internal, mine=lambda group: owner_shard(group, context.shard_count) == self.shard, step=step,
-            timeout=config.consumer_group.rebalancing_timeout, durability=lambda group: self.targets.offset_durability(group.settings),
+            self,
+            submit=self.metadata.internal,
+            mine=lambda group: owner_shard(group, context.shard_count) == self.shard,
+            step=step,
+            timeout=config.consumer_group.rebalancing_timeout,
+            durability=lambda group: self.targets.offset_durability(group.settings),
         )
         self.polls = Polls(
-            self.shard, answers=self.answers, targets=self.targets, links=self.links, group_of=self.group_of, park=self.park, broken=self._broken,
-            groups=self.consumer_groups, cipher=cipher, start=start, step=step,
+            self.shard,
+            answers=self.answers,
+            targets=self.targets,
+            links=self.links,
+            group_of=self.group_of,
+            park=self.park,
+            broken=self._broken,
+            groups=self.consumer_groups,
+            cipher=cipher,
+            start=start,
+            step=step,
         )
         facts = NodeFacts(str(context.data), addresses)
-        self.clients = Clients(self.shard, self.sessions, self.links, lambda client: self.plane.state.memberships_of(client))
-        self.routing = Routing(answers=self.answers, targets=self.targets, links=self.links, groups=self.consumer_groups, facts=facts)
-        self.reads = Reads(
-            answers=self.answers, plane=self.plane, polls=self.polls, clients=self.clients, facts=facts, counters=self.read_counters,
-            routing=self.routing, archive=Archive(context.data, context.data / config.system.runtime.path, context.data / config.system.logging.path),
-            log=self.log, start=start, step=step,
+        self.clients = Clients(
+            self.shard, self.sessions, self.links, lambda client: self.plane.state.memberships_of(client)
         )
-        self.writes = PartitionWrites(self.shard, answers=self.answers, links=self.links, group_of=self.group_of, park=self.park)
+        self.routing = Routing(
+            answers=self.answers, targets=self.targets, links=self.links, groups=self.consumer_groups, facts=facts
+        )
+        self.reads = Reads(
+            answers=self.answers,
+            plane=self.plane,
+            polls=self.polls,
+            clients=self.clients,
+            facts=facts,
+            counters=self.read_counters,
+            routing=self.routing,
+            archive=Archive(
+                context.data, context.data / config.system.runtime.path, context.data / config.system.logging.path
+            ),
+            log=self.log,
+            start=start,
+            step=step,
+        )
+        self.writes = PartitionWrites(
+            self.shard, answers=self.answers, links=self.links, group_of=self.group_of, park=self.park
+        )
         self.retention = Retention(self, config.data_maintenance.messages.interval, step, start)
         self.router = Router(
-            answers=self.answers, sessions=self.sessions, targets=self.targets, reads=self.reads, writes=self.writes,
-            offsets=OffsetWrites(self.shard, answers=self.answers, targets=self.targets, groups=self.consumer_groups, write=self.writes.write),
+            answers=self.answers,
+            sessions=self.sessions,
+            targets=self.targets,
+            reads=self.reads,
+            writes=self.writes,
+            offsets=OffsetWrites(
+                self.shard,
+                answers=self.answers,
+                targets=self.targets,
+                groups=self.consumer_groups,
+                write=self.writes.write,
+            ),
             segments=SegmentDeletes(
-                self.shard, answers=self.answers, targets=self.targets, writes=self.writes, group_of=self.group_of, delete=self.retention.delete,
+                self.shard,
+                answers=self.answers,
+                targets=self.targets,
+                writes=self.writes,
+                group_of=self.group_of,
+                delete=self.retention.delete,
                 park=self.park,
             ),
-            metadata=self.metadata, cipher=cipher, start=start, step=step,
+            metadata=self.metadata,
+            cipher=cipher,
+            start=start,
+            step=step,
         )
         self.heartbeats = Heartbeats(self, config.heartbeat.interval, evict=self._evict_silent, step=step)
+        self.remote_requests = RemoteRequests(self)
+        self._answered: dict[int, Callable[[memoryview, memoryview], None]] = {
+            records.METADATA_REPLY: self.metadata.replied,
+            records.ATTACH_REPLY: self.routing.attach_replied,
+            records.COMMITTED: self._committed_record,
+            records.PARTITION_REPLY: self.writes.replied,
+            records.POLL_REPLY: self.polls.poll_replied,
+            records.OFFSET_REPLY: self.polls.offset_replied,
+            records.CLIENTS_REPLY: self.clients.replied,
+            records.UNBIND: self._unbind,
+        }
         self.storage = PartitionStorage(self)
         self.reconciler = Reconciler(self)
         self._parked: deque[Parked] = deque()
         self._handover = context.shared.handover(self.shard)[1]
-        self.pump.after_write = self._after_write
+        self.pump.handler = ConnectionHandler(self.router.on_frame, self.router.on_close, self.on_wake)
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -163,8 +238,15 @@ class PartitionShard(Shard):
     def in_flight(self) -> int:
         """See `Shard.in_flight`."""
         return (
-            self.router.in_flight + self.writes.in_flight + self.metadata.in_flight + self.routing.in_flight + self.retention.deleting
-            + self.polls.in_flight + len(self._parked) + self.sessions.verifying + self.reads.archiving
+            self.router.in_flight
+            + self.writes.in_flight
+            + self.metadata.in_flight
+            + self.routing.in_flight
+            + self.retention.deleting
+            + self.polls.in_flight
+            + len(self._parked)
+            + self.sessions.verifying
+            + self.reads.archiving
             + sum(group.replica.in_flight + len(group.waiting) for group in self.groups.values())
         )
 
@@ -174,14 +256,6 @@ class PartitionShard(Shard):
         return await self.storage.close()
 
     # ------------------------------------------------------------------------------------------------ connections
-
-    def on_frame(self, frame: Frame) -> None:
-        """See `_net.Handler`."""
-        self.router.on_frame(frame)
-
-    def on_close(self, connection: int, reason: int) -> None:
-        """See `_net.Handler`."""
-        self.router.on_close(connection, reason)
 
     def on_wake(self, key: int) -> None:
         """See `_net.Handler`."""
@@ -213,19 +287,21 @@ class PartitionShard(Shard):
 
     def on_record(self, sender: int, kind: int, head: memoryview, body: memoryview) -> None:
         """See `Shard.on_record`."""
-        handle = _RECORDS.get(kind)
+        if kind in REQUESTS:
+            self.remote_requests.take(sender, kind, head, body)
+            return
+        handle = self._answered.get(kind)
         if handle is None:
             raise OurFault(f"record {kind} of shard {sender} to shard {self.shard}")
-        handle(self, sender, head, body)
+        handle(head, body)
 
-    def _metadata_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.metadata.replied(head, body)
+    def _unbind(self, head: memoryview, body: memoryview) -> None:
+        client, session = records.UNBIND_HEAD.unpack(head)
+        self.sessions.unbind(client, session)
 
-    def _attach_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.routing.attach_replied(head, body)
-
-    def _committed_record(self, sender: int, head: memoryview, body: memoryview) -> None:
-        """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be applied."""
+    def _committed_record(self, head: memoryview, body: memoryview) -> None:
+        """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be
+        applied."""
         prepare = Prepare.load(bytes(head[:HEADER_SIZE]) + bytes(body))
         self.plane.apply(prepare)
         if len(head) > HEADER_SIZE:
@@ -242,76 +318,6 @@ class PartitionShard(Shard):
         op = self.plane.op
         self.router.metadata_op = op
         self.answers.metadata_commit = op
-
-    def _partition_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        record = records.unpack(records.PartitionRequest, head)
-        data: Any = self.links.view(sender, record.offset, record.length) if record.length else bytearray(body)
-        origin = RemoteOrigin(self.links, sender, record.token)
-        request = Request(
-            record.client, record.session, record.request, record.operation, record.user_id, record.digest, record.durability, data, origin,
-            time.time_ns() // 1000,
-        )
-        self._with_group(
-            record, lambda group: self._admit(group, request, record.member), lambda status: origin.refused(records.REFUSED_STATUS, status)
-        )
-
-    def _admit(self, group: PartitionGroup, request: Request, member: bytes) -> None:
-        """A request of another shard's connection, to the group that owns its partition."""
-        operation = request.operation
-        if operation == Operation.DELETE_SEGMENTS:
-            self.retention.delete(group, request)
-            return
-        if operation in (Operation.STORE_CONSUMER_OFFSET, Operation.DELETE_CONSUMER_OFFSET):
-            kind, key = offsets.first_key(request.body)
-            if kind == offsets.GROUP and not self.consumer_groups.may_commit(group.identity, key, member):
-                request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
-                return
-        group.submit(request)
-
-    def _partition_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.writes.replied(head, body)
-
-    def _poll_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        record = records.unpack(records.PollRequest, head)
-
-        def refuse(status: int) -> None:
-            self.links.send(sender, records.POLL_REPLY, records.PollReply(record.token, status).pack())
-
-        self._with_group(record, lambda group: self.polls.requested(group, sender, record), refuse)
-
-    def _poll_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.polls.poll_replied(head, body)
-
-    def _offset_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        record = records.unpack(records.OffsetRequest, head)
-
-        def refuse(status: int) -> None:
-            self.links.send(sender, records.OFFSET_REPLY, records.OffsetReply(record.token, status, 0, 0, 0).pack())
-
-        self._with_group(record, lambda group: self.polls.offset_requested(group, sender, record), refuse)
-
-    def _offset_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.polls.offset_replied(head, body)
-
-    def _clients_request(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.clients.requested(sender, head)
-
-    def _clients_reply(self, sender: int, head: memoryview, body: memoryview) -> None:
-        self.clients.replied(head, body)
-
-    def _unbind(self, sender: int, head: memoryview, body: memoryview) -> None:
-        client, session = records.UNBIND_HEAD.unpack(head)
-        self.sessions.unbind(client, session)
-
-    def _with_group(self, record: Any, use: Callable[[PartitionGroup], None], refuse: Callable[[int], None]) -> None:
-        """Run ``use`` with the group that a record of another shard names, when this shard has applied the op at which it was resolved."""
-        group = self.groups.get(pack_group(record.stream, record.topic, record.partition))
-        if group is not None and group.identity.created_revision == record.created_revision and not group.closed:
-            use(group)
-        elif self.plane.op < record.epoch or self.reconciler.busy:
-            self.park(lambda: self._with_group(record, use, refuse), lambda: refuse(ErrorCode.TRANSIENT_NOT_ACCEPTED))
-        else:
-            refuse(ErrorCode.RESOURCE_NOT_FOUND)
 
     # ------------------------------------------------------------------------------------------------ groups
 
@@ -360,61 +366,53 @@ class PartitionShard(Shard):
         assert isinstance(group, PartitionGroup)
         self.storage.synced(group, checksum)
 
-    def admits(self, group: Group) -> bool:
-        """See `group.Host`: acknowledgements wait while more is unsynced than the bound allows."""
-        return not self.syncer.overdue
-
     def clear_counters(self, slot: int) -> None:
         """A partition of this shard is gone."""
+        self._by_slot.pop(slot, None)
         self.counters.clear(slot)
 
     def partition_changed(self, group: PartitionGroup, operation: int) -> None:
         """See `PartitionHost`."""
-        group.counters_stale = True
         if operation == Operation.STORE_CONSUMER_OFFSET:
             self.consumer_groups.stored(group)
 
-    def _after_write(self, group: Group) -> None:
-        """A group's entries of this turn are written: background sync, counters, checkpoint."""
-        assert isinstance(group, PartitionGroup)
-        self.syncer.dirty(group, group.appended_bytes - group.written_bytes)
-        group.written_bytes = group.appended_bytes
-        if group.counters_stale:
-            self.publish_counters(group)
-        if group.log.segment_count != group.segments_seen:
-            group.segments_seen = group.log.segment_count
-            self.retention.rolled(group)
-        if group.appended_bytes - group.checkpointed_at >= self.config.partition.checkpoint_bytes:
-            self.storage.checkpoint_soon(group)
+    def partition_rolled(self, group: PartitionGroup) -> None:
+        """See `PartitionHost`."""
+        group.segments_seen = group.log.segment_count
+        self.retention.rolled(group)
+
+    def checkpoint_soon(self, group: PartitionGroup) -> None:
+        """See `PartitionHost`."""
+        self.storage.checkpoint_soon(group)
 
     def publish_counters(self, group: PartitionGroup) -> None:
-        """Write the group's slot of the counters page."""
-        group.counters_stale = False
-        plane = group.plane
+        """Write the group's slot of the counters page, where other shards read it."""
+        self._by_slot[group.counter_slot] = group
+        messages, size, current, segments = counters_of(group)
         self.counters.write(
-            group.counter_slot, group.identity.created_revision, plane.messages, plane.bytes, plane.committed_offset, plane.first_offset,
-            max(1, group.log.segment_count),
+            group.counter_slot,
+            group.identity.created_revision,
+            messages,
+            size,
+            current,
+            group.plane.first_offset,
+            segments,
         )
 
     def read_counters(self, partition: Partition) -> tuple[int, int, int, int]:
-        """(messages, bytes, current offset, segments) of a partition of any shard; what its owner has not published yet counts as empty."""
+        """(messages, bytes, current offset, segments) of a partition of any shard; what its owner has not published
+        yet counts as empty."""
+        group = self._by_slot.get(partition.slot)
+        if group is not None and group.identity.created_revision == partition.created_revision:
+            return counters_of(group)
         revision, messages, size, current, _, segments = self.counters.read(partition.slot)
         if revision != partition.created_revision:
             return 0, 0, 0, 1
         return messages, size, current, segments
 
 
-_RECORDS: dict[int, Callable[[PartitionShard, int, memoryview, memoryview], None]] = {
-    records.METADATA_REPLY: PartitionShard._metadata_reply,
-    records.COMMITTED: PartitionShard._committed_record,
-    records.PARTITION_REQUEST: PartitionShard._partition_request,
-    records.PARTITION_REPLY: PartitionShard._partition_reply,
-    records.POLL_REQUEST: PartitionShard._poll_request,
-    records.POLL_REPLY: PartitionShard._poll_reply,
-    records.OFFSET_REQUEST: PartitionShard._offset_request,
-    records.OFFSET_REPLY: PartitionShard._offset_reply,
-    records.CLIENTS_REQUEST: PartitionShard._clients_request,
-    records.CLIENTS_REPLY: PartitionShard._clients_reply,
-    records.UNBIND: PartitionShard._unbind,
-    records.ATTACH_REPLY: PartitionShard._attach_reply,
-}
+def counters_of(group: PartitionGroup) -> tuple[int, int, int, int]:
+    """(messages, bytes, current offset, segments) of a partition of this shard; it counts at least one segment
+    (wire-operations.md 4)."""
+    plane = group.plane
+    return plane.messages, plane.bytes, plane.committed_offset, max(1, group.log.segment_count)

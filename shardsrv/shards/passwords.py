@@ -1,7 +1,9 @@
 """Passwords: Argon2 hashes, made and checked in threads beside the pump.
 
-An unknown user costs one verification of a dummy hash, so that the time of a refusal does not tell whether a name exists
-(wire-protocol.md 3.2). At most `WORKERS` verifications run at a time: they are bound by memory and would starve the shards of a small machine.
+An unknown user costs one verification of a dummy hash, so that the time of a refusal does not tell whether a name
+exists
+(wire-protocol.md 3.2). At most `WORKERS` verifications run at a time: they are bound by memory and would starve the
+shards of a small machine.
 """
 
 import os
@@ -40,7 +42,8 @@ class Passwords:
         return self._limiter
 
     async def change(self, stored: str | None, current: str, new: str) -> tuple[bool, str]:
-        """(whether ``current`` matches ``stored``, the PHC string of ``new``). Without ``stored`` nothing is verified."""
+        """(whether ``current`` matches ``stored``, the PHC string of ``new``). Without ``stored`` nothing is
+        verified."""
         verified = stored is not None and await self.verify(stored, current)
         return verified, await trio.to_thread.run_sync(self._hash_unpinned, new, limiter=self._limit())
 

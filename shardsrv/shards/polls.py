@@ -1,6 +1,7 @@
 """Polls and stored offsets: reads of partitions, on the owning shard or through a lane.
 
-An auto-commit poll stores the offset of its last message as an entry of the partition's log, and is answered after that entry is appended
+An auto-commit poll stores the offset of its last message as an entry of the partition's log, and is answered after
+that entry is appended
 (design 5.10). A read that meets damage is refused with status 3 of the disk's error, never answered around it.
 """
 
@@ -22,8 +23,9 @@ from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.encryption import INLINE_MAX, Cipher
 from shardsrv.shards.links import Links
 from shardsrv.shards.partition_group import POLL_HEAD, PartitionGroup
-from shardsrv.shards.sessions import Session
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.vsr.events import Request
 from shardsrv.wire.constants import AUTO_COMMIT_CLIENT, PARTITION_RESYNC, ConsumerKind, Operation
 from shardsrv.wire.error_codes import ErrorCode
@@ -50,7 +52,8 @@ class PollOrigin:
         self.answer()
 
     def refused(self, outcome: int, status: int) -> None:
-        """The offset was not stored: the poll returns no messages, so that none is lost to a consumer that goes on from it."""
+        """The offset was not stored: the poll returns no messages, so that none is lost to a consumer that goes on
+        from it."""
         self.refuse(status)
 
 
@@ -58,9 +61,19 @@ class Polls:
     """Serves polls and offset reads of the connections of one shard, and of other shards."""
 
     def __init__(
-        self, shard: int, *, answers: Answers, targets: Targets, links: Links, group_of: Callable[[Target], PartitionGroup | None],
-        park: Callable[[Callable[[], None], Callable[[], None]], None], broken: Callable[[PartitionGroup, Exception], None],
-        groups: ConsumerGroups, cipher: Cipher | None, start: Callable[..., None], step: Callable[..., None],
+        self,
+        shard: int,
+        *,
+        answers: Answers,
+        targets: Targets,
+        links: Links,
+        group_of: Callable[[Target], PartitionGroup | None],
+        park: Callable[[Callable[[], None], Callable[[], None]], None],
+        broken: Callable[[PartitionGroup, Exception], None],
+        groups: ConsumerGroups,
+        cipher: Cipher | None,
+        start: Callable[..., None],
+        step: Callable[..., None],
     ) -> None:
         self._shard = shard
         self._answers = answers
@@ -114,8 +127,20 @@ class Polls:
         if target.owner != self._shard:
             identity = target.identity
             record = records.PollRequest(
-                self._wait(frame), target.epoch, identity.stream, identity.topic, identity.partition, identity.created_revision, strategy.kind,
-                strategy.value, request.count, int(request.auto_commit), request.consumer.kind, key, session.user_id, target.offset_durability,
+                self._wait(frame),
+                target.epoch,
+                identity.stream,
+                identity.topic,
+                identity.partition,
+                identity.created_revision,
+                strategy.kind,
+                strategy.value,
+                request.count,
+                int(request.auto_commit),
+                request.consumer.kind,
+                key,
+                session.user_id,
+                target.offset_durability,
                 session.member,
             )
             self._links.send(target.owner, records.POLL_REQUEST, record.pack())
@@ -128,16 +153,35 @@ class Polls:
             )
             return
         self._read(
-            group, strategy.kind, strategy.value, request.count, request.auto_commit, request.consumer.kind, key, session.user_id, session.member,
+            group,
+            strategy.kind,
+            strategy.value,
+            request.count,
+            request.auto_commit,
+            request.consumer.kind,
+            key,
+            session.user_id,
+            session.member,
             lambda parts, length: self._answers.parts(frame, parts, length),
             lambda status: self._answers.status(frame, status),
         )
 
     def _read(
-        self, group: PartitionGroup, strategy: int, value: int, count: int, auto_commit: bool, kind: int, key: int, user_id: int,
-        member: bytes, answer: Callable[[list, int], None], refuse: Callable[[int], None],
+        self,
+        group: PartitionGroup,
+        strategy: int,
+        value: int,
+        count: int,
+        auto_commit: bool,
+        kind: int,
+        key: int,
+        user_id: int,
+        member: bytes,
+        answer: Callable[[list, int], None],
+        refuse: Callable[[int], None],
     ) -> None:
-        """Read and answer; with auto-commit, store the offset first. A group is read by the member that owns the partition."""
+        """Read and answer; with auto-commit, store the offset first. A group is read by the member that owns the
+        partition."""
         if kind == ConsumerKind.GROUP and not self._groups.may_poll(group.identity, key, member):
             answer([RESYNC_POLL], len(RESYNC_POLL))
             return
@@ -152,6 +196,7 @@ class Polls:
             return
         if kind == ConsumerKind.GROUP and messages:
             self._groups.polled(group, key, member, last)
+
         def deliver(clear: list, clear_length: int) -> None:
             if auto_commit:
                 self._commit(group, kind, key, last, user_id, lambda: answer(clear, clear_length), refuse)
@@ -166,18 +211,35 @@ class Polls:
             deliver(parts, length)
 
     def _commit(
-        self, group: PartitionGroup, kind: int, key: int, last: int, user_id: int, answer: Callable[[], None], refuse: Callable[[int], None]
+        self,
+        group: PartitionGroup,
+        kind: int,
+        key: int,
+        last: int,
+        user_id: int,
+        answer: Callable[[], None],
+        refuse: Callable[[int], None],
     ) -> None:
         """Store the offset of the last message that a poll returns."""
         body = offsets.encode_stores([(kind, offsets.KEEP_HIGHEST, key, last)])
         group.submit(
             Request(
-                AUTO_COMMIT_CLIENT, 0, 0, Operation.STORE_CONSUMER_OFFSET, user_id, xxh3(body), self._targets.offset_durability(group.settings), body,
-                PollOrigin(answer, refuse), time.time_ns() // 1000,
+                AUTO_COMMIT_CLIENT,
+                0,
+                0,
+                Operation.STORE_CONSUMER_OFFSET,
+                user_id,
+                xxh3(body),
+                self._targets.offset_durability(group.settings),
+                body,
+                PollOrigin(answer, refuse),
+                time.time_ns() // 1000,
             )
         )
 
-    def _decrypted(self, parts: list, length: int, deliver: Callable[[list, int], None], refuse: Callable[[int], None]) -> None:
+    def _decrypted(
+        self, parts: list, length: int, deliver: Callable[[list, int], None], refuse: Callable[[int], None]
+    ) -> None:
         """Records in the clear, before anything is committed: what cannot be opened is not consumed."""
         if length <= INLINE_MAX:
             self._open(parts, deliver, refuse)
@@ -194,7 +256,9 @@ class Polls:
         else:
             deliver([parts[0], clear], len(parts[0]) + len(clear))
 
-    async def _open_in_thread(self, parts: list, deliver: Callable[[list, int], None], refuse: Callable[[int], None]) -> None:
+    async def _open_in_thread(
+        self, parts: list, deliver: Callable[[list, int], None], refuse: Callable[[int], None]
+    ) -> None:
         assert self._cipher is not None, "asked for with a cipher only"
         try:
             clear = await trio.to_thread.run_sync(self._cipher.decrypt, parts[1:])
@@ -215,8 +279,17 @@ class Polls:
             self._links.send(sender, records.POLL_REPLY, records.PollReply(record.token, status).pack())
 
         self._read(
-            group, record.strategy, record.value, record.count, bool(record.auto_commit), record.consumer_kind, record.key, record.user_id,
-            record.member, answer, refuse,
+            group,
+            record.strategy,
+            record.value,
+            record.count,
+            bool(record.auto_commit),
+            record.consumer_kind,
+            record.key,
+            record.user_id,
+            record.member,
+            answer,
+            refuse,
         )
 
     def poll_replied(self, head: memoryview, body: memoryview) -> None:
@@ -231,7 +304,8 @@ class Polls:
     # ------------------------------------------------------------------------------------------------ stored offsets
 
     def get_offset(self, frame: Frame, session: Session) -> None:
-        """Code 120: an empty body when nothing is stored or stream, topic or group is unknown; 3007 for an unknown partition."""
+        """Code 120: an empty body when nothing is stored or stream, topic or group is unknown; 3007 for an unknown
+        partition."""
         try:
             request = GetConsumerOffset.decode(frame.body)
         except DecodeError:
@@ -255,7 +329,14 @@ class Polls:
         if target.owner != self._shard:
             identity = target.identity
             record = records.OffsetRequest(
-                self._wait(frame), target.epoch, identity.stream, identity.topic, identity.partition, identity.created_revision, kind, key
+                self._wait(frame),
+                target.epoch,
+                identity.stream,
+                identity.topic,
+                identity.partition,
+                identity.created_revision,
+                kind,
+                key,
             )
             self._links.send(target.owner, records.OFFSET_REQUEST, record.pack())
             return

@@ -1,6 +1,7 @@
 """What the supervisor does to the data directory before it forks shards: one process, nothing async, every file quiet.
 
-Group tables are brought to the present owners when the shard count changed; the boot records of the life before are read once, because each
+Group tables are brought to the present owners when the shard count changed; the boot records of the life before are
+read once, because each
 shard makes its own anew while it recovers.
 """
 
@@ -24,11 +25,13 @@ class Prepared:
     """Of the boot records that the shards make now."""
     records: dict[GroupKey, GroupRecord]
     nameless: int
-    """Pairs of the group tables that nobody can name: a group with data and without a record is then in doubt, not new."""
+    """Pairs of the group tables that nobody can name: a group with data and without a record is then in doubt, not
+    new."""
 
 
 def prepare(data: Path, shard_count: int, disk: Disk | None = None) -> Prepared:
-    """Bring the tables to ``shard_count`` shards and read what was known before. Raises `DiskFault`, `UnsupportedVersion`."""
+    """Bring the tables to ``shard_count`` shards and read what was known before. Raises `DiskFault`,
+    `UnsupportedVersion`."""
     disk = disk or OsDisk()
     directory = DataDirectory(str(data))
     disk.mkdir(directory.shards)

@@ -1,25 +1,30 @@
 """The pump: the one loop that changes the state of a shard.
 
-A turn takes records of lanes, frames of sockets, then writes every log that got entries with one call, then sends what was answered. Only code
+A turn takes records of lanes, frames of sockets, then writes every log that got entries with one call, then sends
+what was answered. Only code
 that runs inside a turn, or inside `step` between two turns, touches planes and groups; none of it awaits.
 
-Sleeping has two levels. While requests keep coming the pump waits for at most `LINGER_US` inside its own epoll set, which costs a
-system call; only a shard that stays quiet goes back to trio's run loop, which costs ten times that. Other tasks of the shard (syncs, logins, timers) get
+Sleeping has two levels. While requests keep coming the pump waits for at most `LINGER_US` inside its own epoll set,
+which costs a
+system call; only a shard that stays quiet goes back to trio's run loop, which costs ten times that. Other tasks of
+the shard (syncs, logins, timers) get
 their turn at least every `TURN_BUDGET_NS`.
 """
 
-import time
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import trio
 
+from shardsrv.bus._frame import Frame
 from shardsrv.bus._net import Handler, Reactor
 from shardsrv.shards.group import Group
 from shardsrv.shards.links import Links
 
 LINGER_US = 50
-"""How long a turn may wait in the reactor for the next request: about the round trip of a client on the same machine."""
+"""How long a turn may wait in the reactor for the next request: about the round trip of a client on the same
+machine."""
 
 LINGER_TURNS = 3
 """Empty turns in a row after which the pump goes back to trio."""
@@ -32,23 +37,35 @@ class OnRecord(Protocol):
     def __call__(self, sender: int, kind: int, head: memoryview, body: memoryview, /) -> None: ...
 
 
+class ConnectionHandler:
+    """The reactor's handler made of three functions: one call less for each frame than methods that pass it on."""
+
+    __slots__ = ("on_close", "on_frame", "on_wake")
+
+    def __init__(
+        self,
+        on_frame: Callable[[Frame], object],
+        on_close: Callable[[int, int], object],
+        on_wake: Callable[[int], object],
+    ) -> None:
+        self.on_frame = on_frame
+        self.on_close = on_close
+        self.on_wake = on_wake
+
+
 class Pump:
     """Runs turns over one reactor and the lanes of one shard."""
 
-    def __init__(self, reactor: Reactor, links: Links, handler: Handler, on_record: OnRecord) -> None:
+    def __init__(
+        self, reactor: Reactor, links: Links, written: list[Group], handler: Handler, on_record: OnRecord
+    ) -> None:
         self._reactor = reactor
         self._links = links
-        self._handler = handler
+        self.handler = handler
+        """What the reactor calls; replaced once by the shard that has connections."""
         self._on_record = on_record
-        self._written: list[Group] = []
-        self.after_write: Callable[[Group], None] = lambda group: None
-        """Called for each group whose entries were written in a turn."""
+        self._written = written
         self.turns = 0
-        self.longest_turn_ns = 0
-
-    def appended(self, group: Group) -> None:
-        """The group has entries to write at the end of this turn."""
-        self._written.append(group)
 
     def step(self, action: Callable[..., None], *arguments: Any) -> None:
         """Run ``action`` between two turns, with all that it causes: for tasks of the shard."""
@@ -57,49 +74,46 @@ class Pump:
 
     def settle(self) -> None:
         """Write the logs of this turn, then send answers and records."""
-        while self._written:
-            groups, self._written = self._written, []
+        written = self._written
+        while written:
+            groups = written[:]
+            written.clear()
             for group in groups:
                 group.flush()
-                self.after_write(group)
         self._reactor.flush()
         self._links.publish()
 
     def turn(self, timeout_us: int) -> int:
-        """One turn. Returns how much there was to do."""
-        worked = self._links.drain(self._on_record)
-        if worked:
-            timeout_us = 0
-        elif timeout_us:
-            self._links.wake.prepare_sleep()
-            if self._links.pending():
-                timeout_us = 0
-        worked += self._reactor.poll(timeout_us, self._handler)
-        self._links.wake.awake()
+        """One turn; waits up to ``timeout_us`` for something to do. Returns how much there was."""
+        links = self._links
+        if links.may_sleep():
+            worked = self._reactor.poll(0 if self._reactor.has_backlog() else timeout_us, self.handler)
+            links.wake.awake()
+        else:
+            worked = links.drain(self._on_record) + self._reactor.poll(0, self.handler)
         self.settle()
         self.turns += 1
         return worked
 
     def run_turns(self) -> None:
         """Turns until the shard is quiet or the budget is used up."""
-        begun = time.perf_counter_ns()
+        end = perf_counter_ns() + TURN_BUDGET_NS
         quiet = 0
         while quiet < LINGER_TURNS:
-            if self.turn(LINGER_US if quiet else 0):
+            if self.turn(LINGER_US):
                 quiet = 0
+                if perf_counter_ns() > end:
+                    return
             else:
                 quiet += 1
-            if time.perf_counter_ns() - begun > TURN_BUDGET_NS:
-                return
 
     async def run(self) -> None:
         """The task: until cancelled."""
         wake = self._links.wake
         while True:
-            wake.prepare_sleep()
-            if self._links.pending() or self._links.has_waiting() or self._reactor.has_backlog():
-                await trio.lowlevel.checkpoint()
-            else:
+            if self._links.may_sleep() and not self._links.has_waiting() and not self._reactor.has_backlog():
                 await trio.lowlevel.wait_readable(self._reactor.epoll_fd)
+            else:
+                await trio.lowlevel.checkpoint()
             wake.awake()
             self.run_turns()

@@ -1,6 +1,7 @@
 """Reads: operation 2, by command code. Answered from this shard's copy of the metadata, or handed to `polls`.
 
-Order (wire-protocol.md 3.8): ping needs no session; the legacy logins are evicted; anything else without a session is status 40; a code that is
+Order (wire-protocol.md 3.8): ping needs no session; the legacy logins are evicted; anything else without a session is
+status 40; a code that is
 not known is status 3, a known one that this version does not serve is status 5.
 """
 
@@ -21,7 +22,7 @@ from shardsrv.shards.clients import Clients
 from shardsrv.shards.node_facts import NodeFacts
 from shardsrv.shards.polls import Polls
 from shardsrv.shards.routing import Routing
-from shardsrv.shards.sessions import Session
+from shardsrv.shards.session import Session
 from shardsrv.wire.codes import COMMANDS, CommandCode
 from shardsrv.wire.constants import EvictionReason
 from shardsrv.wire.error_codes import ErrorCode
@@ -36,8 +37,19 @@ class Reads:
     """Operation 2 on one shard."""
 
     def __init__(
-        self, *, answers: Answers, plane: MetadataPlane, polls: Polls, clients: Clients, facts: NodeFacts, counters: Counters,
-        routing: Routing, archive: Archive, log: structlog.stdlib.BoundLogger, start: Callable[..., None], step: Callable[..., None],
+        self,
+        *,
+        answers: Answers,
+        plane: MetadataPlane,
+        polls: Polls,
+        clients: Clients,
+        facts: NodeFacts,
+        counters: Counters,
+        routing: Routing,
+        archive: Archive,
+        log: structlog.stdlib.BoundLogger,
+        start: Callable[..., None],
+        step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._plane = plane
@@ -105,7 +117,9 @@ class Reads:
         require(self._plane.state, session.user_id, right)
 
     def _query(self, frame: Frame, session: Session) -> None:
-        self._answers.read(frame, self._plane.query(frame.code, frame.body, session.user_id, self._counters, session.member))
+        self._answers.read(
+            frame, self._plane.query(frame.code, frame.body, session.user_id, self._counters, session.member)
+        )
 
     def _cluster_metadata(self, frame: Frame, session: Session) -> None:
         self._answers.read(frame, self._facts.cluster_metadata())
@@ -148,5 +162,3 @@ class Reads:
     def _all_clients(self, frame: Frame, session: Session) -> None:
         self._require(session, Right.SERVER_INFO)
         self._clients.all(lambda found: self._answers.read(frame, found))
-
-

@@ -1,7 +1,9 @@
 """The reconciler: makes the partitions of a shard what the metadata says, one committed op after the other.
 
-An op counts as applied on this shard, and is told to shard 0 as such, when everything it means for this shard's partitions is done: files made and
-recorded, files removed, purge entries committed. Invariants: ops are followed in order; nothing is admitted to a partition while a purge of it is
+An op counts as applied on this shard, and is told to shard 0 as such, when everything it means for this shard's
+partitions is done: files made and
+recorded, files removed, purge entries committed. Invariants: ops are followed in order; nothing is admitted to a
+partition while a purge of it is
 committed in metadata and not in its log (`PartitionGroup.purging`).
 """
 
@@ -170,7 +172,9 @@ class Reconciler:
         self._host.pump.step(group.purge, request)
         await origin.done.wait()
         if origin.failed:
-            self._host.log.error("purge refused", partition=str(group.identity), generation=generation, status=origin.failed)
+            self._host.log.error(
+                "purge refused", partition=str(group.identity), generation=generation, status=origin.failed
+            )
         self._host.pump.step(group.purged)
         self._host.storage.checkpoint_soon(group)
 

@@ -1,8 +1,11 @@
 """Records that travel between shards: kinds, and the packed head of each.
 
-All little-endian, packed without padding. A *token* (u64) is drawn by the home shard of a connection and names the waiting request
-there; it comes back in the answer. Large request bodies are not sent: a partition request carries (offset, length) in the arena of its home
-shard, which keeps the frame until the answer. `epoch` is the metadata op at which the home shard resolved names; the owner parks
+All little-endian, packed without padding. A *token* (u64) is drawn by the home shard of a connection and names the
+waiting request
+there; it comes back in the answer. Large request bodies are not sent: a partition request carries (offset, length) in
+the arena of its home
+shard, which keeps the frame until the answer. `epoch` is the metadata op at which the home shard resolved names; the
+owner parks
 the request until it has applied that op.
 """
 
@@ -15,7 +18,7 @@ from shardsrv.wire.constants import ZERO_ID
 
 METADATA_REQUEST: Final = 1
 METADATA_REPLY: Final = 2
-COMMITTED: Final = 3          # head: a prepare header, then the client id that the client table gave up with it, if any
+COMMITTED: Final = 3  # head: a prepare header, then the client id that the client table gave up with it, if any
 APPLIED: Final = 4
 PARTITION_REQUEST: Final = 5
 PARTITION_REPLY: Final = 6
@@ -31,10 +34,10 @@ ATTACH_REPLY: Final = 15
 
 # How a request ended (`MetadataReply.outcome`, `PartitionReply.outcome`).
 DONE: Final = 0
-REFUSED_STATUS: Final = 1     # header status, empty body
-REFUSED_RESULT: Final = 2     # result section
-EVICTED: Final = 3            # eviction frame, reason in `status`
-SILENT: Final = 4             # no answer
+REFUSED_STATUS: Final = 1  # header status, empty body
+REFUSED_RESULT: Final = 2  # result section
+EVICTED: Final = 3  # eviction frame, reason in `status`
+SILENT: Final = 4  # no answer
 
 
 @attrs.define(slots=True, eq=False)
@@ -54,7 +57,15 @@ class MetadataRequest:
 
     def pack(self) -> bytes:
         return self.LAYOUT.pack(
-            self.token, self.client, self.session, self.request, self.digest, self.user_id, self.operation, self.answered, self.resolved
+            self.token,
+            self.client,
+            self.session,
+            self.request,
+            self.digest,
+            self.user_id,
+            self.operation,
+            self.answered,
+            self.resolved,
         )
 
 
@@ -76,7 +87,8 @@ class MetadataReply:
 
 @attrs.define(slots=True, eq=False)
 class PartitionRequest:
-    """Home shard -> owner. The body lies at (offset, length) of the home shard's arena, or is the record's body when length is 0."""
+    """Home shard -> owner. The body lies at (offset, length) of the home shard's arena, or is the record's body when
+    length is 0."""
 
     LAYOUT = struct.Struct("<QQIIIQ16sQQQIBBQI16s")
     token: int
@@ -98,8 +110,22 @@ class PartitionRequest:
 
     def pack(self) -> bytes:
         return self.LAYOUT.pack(
-            self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.client, self.session,
-            self.request, self.digest, self.user_id, self.operation, self.durability, self.offset, self.length, self.member,
+            self.token,
+            self.epoch,
+            self.stream,
+            self.topic,
+            self.partition,
+            self.created_revision,
+            self.client,
+            self.session,
+            self.request,
+            self.digest,
+            self.user_id,
+            self.operation,
+            self.durability,
+            self.offset,
+            self.length,
+            self.member,
         )
 
 
@@ -141,8 +167,21 @@ class PollRequest:
 
     def pack(self) -> bytes:
         return self.LAYOUT.pack(
-            self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.strategy, self.value,
-            self.count, self.auto_commit, self.consumer_kind, self.key, self.user_id, self.durability, self.member,
+            self.token,
+            self.epoch,
+            self.stream,
+            self.topic,
+            self.partition,
+            self.created_revision,
+            self.strategy,
+            self.value,
+            self.count,
+            self.auto_commit,
+            self.consumer_kind,
+            self.key,
+            self.user_id,
+            self.durability,
+            self.member,
         )
 
 
@@ -174,7 +213,14 @@ class OffsetRequest:
 
     def pack(self) -> bytes:
         return self.LAYOUT.pack(
-            self.token, self.epoch, self.stream, self.topic, self.partition, self.created_revision, self.consumer_kind, self.key
+            self.token,
+            self.epoch,
+            self.stream,
+            self.topic,
+            self.partition,
+            self.created_revision,
+            self.consumer_kind,
+            self.key,
         )
 
 
@@ -209,5 +255,6 @@ UNBIND_HEAD = struct.Struct("<16sQ")
 
 
 def unpack(record_type: type[Record], head: memoryview) -> Record:
-    """The record of ``head``. Records come from our own processes: a wrong length is our fault and raises `struct.error`."""
+    """The record of ``head``. Records come from our own processes: a wrong length is our fault and raises
+    `struct.error`."""
     return record_type(*record_type.LAYOUT.unpack(head))  # type: ignore[attr-defined]

@@ -1,14 +1,17 @@
-"""Retention on the shard that owns partitions: by time, by size, and by request; the deciding part is `plane.partition.retention`.
+"""Retention on the shard that owns partitions: by time, by size, and by request; the deciding part is
+`plane.partition.retention`.
 
-Order: an entry of the partition's log says what goes (first offset kept, bytes removed), and with it every number that clients see changes; then a checkpoint is made
-durable; then whole files are unlinked. Invariants: one plan at a time on a shard; a plan is carried out only while what it was made from still holds; only time
+Order: an entry of the partition's log says what goes (first offset kept, bytes removed), and with it every number
+that clients see changes; then a checkpoint is made
+durable; then whole files are unlinked. Invariants: one plan at a time on a shard; a plan is carried out only while
+what it was made from still holds; only time
 of appending counts; what a batch takes is counted from the segment that goes.
 """
 
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import structlog
@@ -19,6 +22,7 @@ from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.partition import offsets, retention
 from shardsrv.plane.partition.retention import NEVER, RetentionPlan, SegmentTotals
 from shardsrv.shards import records
+from shardsrv.shards.group import Admission
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.segment_deletes import COUNT
 from shardsrv.shards.storage import PartitionStorage
@@ -39,8 +43,7 @@ class RetentionHost(Protocol):
     disk: Disk
     log: structlog.stdlib.BoundLogger
 
-    def admits(self, group: Any) -> bool:
-        """See `group.Host`."""
+    admission: Admission
 
 
 class TruncateOrigin:
@@ -80,7 +83,9 @@ class Sealed:
 class Retention:
     """See the module."""
 
-    def __init__(self, host: RetentionHost, interval: float, step: Callable[..., None], start: Callable[..., None]) -> None:
+    def __init__(
+        self, host: RetentionHost, interval: float, step: Callable[..., None], start: Callable[..., None]
+    ) -> None:
         self._host = host
         self._interval = interval
         self._step = step
@@ -156,8 +161,16 @@ class Retention:
             done.timestamp = request.now
             return done
         wanted_entry = Request(
-            request.client, request.session, request.request, Operation.TRUNCATE_PARTITION_LOG, request.user_id, request.digest, PERSISTED,
-            offsets.encode_truncate(plan.first_offset, plan.removed_bytes), None, request.now,
+            request.client,
+            request.session,
+            request.request,
+            Operation.TRUNCATE_PARTITION_LOG,
+            request.user_id,
+            request.digest,
+            PERSISTED,
+            offsets.encode_truncate(plan.first_offset, plan.removed_bytes),
+            None,
+            request.now,
         )
         return await self._truncate(group, plan, wanted_entry)
 
@@ -178,11 +191,18 @@ class Retention:
         newest = group.log.last_timestamp(segment.first_op)
         counted = await trio.to_thread.run_sync(batch_bytes, self._host.disk, path, segment.size)
         return SegmentTotals(
-            segment.first_op, segment.last_op, segment.next_offset, segment.next_offset - segment.base_offset, counted or 0, newest, True
+            segment.first_op,
+            segment.last_op,
+            segment.next_offset,
+            segment.next_offset - segment.base_offset,
+            counted or 0,
+            newest,
+            True,
         )
 
     async def _plan(self, group: PartitionGroup, now: int) -> RetentionPlan | None:
-        """By time and by size together: whichever lets more go. Segments are counted from the oldest on, as long as one of both may want them."""
+        """By time and by size together: whichever lets more go. Segments are counted from the oldest on, as long as
+        one of both may want them."""
         expiry, limit = group.settings.message_expiry, self._share(group)
         if group.closed or group.fault is not None or (expiry == NEVER and limit == NEVER):
             return None
@@ -213,7 +233,9 @@ class Retention:
 
     def _request(self, client: bytes, plan: RetentionPlan) -> Request:
         body = offsets.encode_truncate(plan.first_offset, plan.removed_bytes)
-        return Request(client, 0, 0, Operation.TRUNCATE_PARTITION_LOG, 0, 0, PERSISTED, body, None, time.time_ns() // 1000)
+        return Request(
+            client, 0, 0, Operation.TRUNCATE_PARTITION_LOG, 0, 0, PERSISTED, body, None, time.time_ns() // 1000
+        )
 
     async def _truncate(self, group: PartitionGroup, plan: RetentionPlan, request: Request) -> TruncateOrigin:
         """Commit the entry, make a checkpoint durable, unlink. Raises `DiskFault`."""
@@ -227,7 +249,14 @@ class Retention:
     def _submit(self, group: PartitionGroup, plan: RetentionPlan, request: Request) -> None:
         """Only while the plan holds: nothing was purged or truncated since, and the entry need not wait."""
         stale = plan.first_offset <= group.plane.first_offset or plan.first_offset > group.plane.next_offset
-        if stale or group.closed or group.purging or group.waiting or not group.replica.can_accept or not self._host.admits(group):
+        if (
+            stale
+            or group.closed
+            or group.purging
+            or group.waiting
+            or not group.replica.can_accept
+            or not self._host.admission.open
+        ):
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_ACCEPTED)
         else:
             group.submit(request)

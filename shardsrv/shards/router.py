@@ -1,7 +1,9 @@
 """The router: what happens to each frame of a connection of this shard.
 
-Every frame is answered exactly once (see `shards.answers`). Order of checks (wire-protocol.md 2.2, 3.8, 4.2): the command, the field rules of the header, the request
-checksum, the session, the body, the target, the permission. A known code that this version does not serve gets status 5.
+Every frame is answered exactly once (see `shards.answers`). Order of checks (wire-protocol.md 2.2, 3.8, 4.2): the
+command, the field rules of the header, the request
+checksum, the session, the body, the target, the permission. A known code that this version does not serve gets status
+5.
 """
 
 from collections.abc import Callable
@@ -19,14 +21,17 @@ from shardsrv.shards.offset_writes import OffsetWrites
 from shardsrv.shards.partition_writes import PartitionWrites
 from shardsrv.shards.reads import Reads
 from shardsrv.shards.segment_deletes import SegmentDeletes
-from shardsrv.shards.sessions import Session, Sessions
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.sessions import Sessions
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.wire.constants import KNOWN_OPERATIONS, MAX_OP, ZERO_ID, Command, EvictionReason, Operation
 from shardsrv.wire.cursor import Cursor
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.primitives import IDENTIFIER_CODEC, PARTITIONING_CODEC
 
 _SEND = int(Operation.SEND_MESSAGES)
+_REQUEST = int(Command.REQUEST)
 METADATA = range(128, 160)
 
 TARGETS_MAX = 4096
@@ -37,11 +42,23 @@ class Router:
     """Dispatch on one shard that owns partitions and connections."""
 
     def __init__(
-        self, *, answers: Answers, sessions: Sessions, targets: Targets, reads: Reads, writes: PartitionWrites, offsets: OffsetWrites,
-        segments: SegmentDeletes, metadata: MetadataRequests, cipher: Cipher | None, start: Callable[..., None], step: Callable[..., None],
+        self,
+        *,
+        answers: Answers,
+        sessions: Sessions,
+        targets: Targets,
+        reads: Reads,
+        writes: PartitionWrites,
+        offsets: OffsetWrites,
+        segments: SegmentDeletes,
+        metadata: MetadataRequests,
+        cipher: Cipher | None,
+        start: Callable[..., None],
+        step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._sessions = sessions
+        self._connections = sessions.by_connection
         self._targets = targets
         self._reads = reads
         self._writes = writes
@@ -65,9 +82,9 @@ class Router:
     def on_frame(self, frame: Frame) -> None:
         """A complete frame of a connection."""
         operation = frame.operation
-        session = self._sessions.of(frame.connection)
+        session = self._connections[frame.connection]
         session.active = True
-        if operation == Operation.SEND_MESSAGES and session.number and frame.session and frame.request and frame.command == Command.REQUEST:
+        if operation == _SEND and session.number and frame.session and frame.request and frame.command == _REQUEST:
             self._send(frame, session)
             return
         if frame.command != Command.REQUEST:
@@ -107,14 +124,17 @@ class Router:
             self._metadata.ended(session.client, session.number, session.user_id)
 
     def _field_rules(self, frame: Frame) -> int:
-        """0, or the status of a header that breaks the rules of wire-protocol.md 2.2; the reference stays silent there."""
+        """0, or the status of a header that breaks the rules of wire-protocol.md 2.2; the reference stays silent
+        there."""
         operation = frame.operation
         if frame.client == ZERO_ID or operation not in KNOWN_OPERATIONS or operation == 0:
             return ErrorCode.INVALID_COMMAND
         if operation == Operation.REGISTER:
             if frame.session or frame.request:
                 return ErrorCode.INVALID_COMMAND
-        elif operation != Operation.NON_REPLICATED and not (0 < frame.session <= MAX_OP and 0 < frame.request <= MAX_OP):
+        elif operation != Operation.NON_REPLICATED and not (
+            0 < frame.session <= MAX_OP and 0 < frame.request <= MAX_OP
+        ):
             return ErrorCode.INVALID_COMMAND
         checksum = frame.request_checksum
         if (checksum or frame.request_checksum_high) and (frame.request_checksum_high or checksum != xxh3(frame.body)):
@@ -149,7 +169,9 @@ class Router:
     def _send_encrypted(self, frame: Frame, session: Session, target: Target, digest: int, batch: Any) -> None:
         assert self._cipher is not None, "asked for with a cipher only"
         if len(batch) <= INLINE_MAX:
-            self._writes.write(frame, session, target, _SEND, target.durability, digest, self._cipher.encrypt(batch), None)
+            self._writes.write(
+                frame, session, target, _SEND, target.durability, digest, self._cipher.encrypt(batch), None
+            )
         else:
             self._encrypting += 1
             self._start(self._encrypt, frame, session, target, digest, batch)
@@ -158,7 +180,10 @@ class Router:
         assert self._cipher is not None, "asked for with a cipher only"
         encrypted = await trio.to_thread.run_sync(self._cipher.encrypt, batch)
         self._encrypting -= 1
-        self._step(self._writes.write, frame, session, target, _SEND, target.durability, digest, encrypted, None)
+        self._step(self._write_encrypted, frame, session, target, digest, encrypted)
+
+    def _write_encrypted(self, frame: Frame, session: Session, target: Target, digest: int, batch: Any) -> None:
+        self._writes.write(frame, session, target, _SEND, target.durability, digest, batch, None)
 
     def _resolve_send(self, session: Session, key: bytes) -> Target:
         cursor = Cursor(key)

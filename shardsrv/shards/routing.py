@@ -1,7 +1,9 @@
 """Routing to the primary: codes 14, 103, 104 and 123 (wire-0.11.md 1.2, 1.3).
 
-Clients of the released generation send them when the roster has more than one node; a node alone answers them all the same: it is the primary
-of everything. A connection that is *attached* polls and stores offsets as the group member whose session it names; it neither makes a membership nor prolongs
+Clients of the released generation send them when the roster has more than one node; a node alone answers them all the
+same: it is the primary
+of everything. A connection that is *attached* polls and stores offsets as the group member whose session it names; it
+neither makes a membership nor prolongs
 one. Whether it may is asked of shard 0, which has the client table.
 """
 
@@ -16,7 +18,7 @@ from shardsrv.shards.answers import Answers
 from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.links import Links
 from shardsrv.shards.node_facts import NodeFacts
-from shardsrv.shards.sessions import Session
+from shardsrv.shards.session import Session
 from shardsrv.shards.targets import Targets
 from shardsrv.wire.constants import ConsumerKind
 from shardsrv.wire.error_codes import ErrorCode
@@ -28,7 +30,9 @@ from shardsrv.wire.system import AttachConsumerSession, AttachRecord, RoutingRep
 class Routing:
     """See the module. Its requests raise `DecodeError` and `RequestRefused`, which `Reads` answers."""
 
-    def __init__(self, *, answers: Answers, targets: Targets, links: Links, groups: ConsumerGroups, facts: NodeFacts) -> None:
+    def __init__(
+        self, *, answers: Answers, targets: Targets, links: Links, groups: ConsumerGroups, facts: NodeFacts
+    ) -> None:
         self._answers = answers
         self._targets = targets
         self._links = links
@@ -43,7 +47,8 @@ class Routing:
         return len(self._waiting)
 
     def attach(self, frame: Frame, session: Session) -> None:
-        """Code 14. Status 58 while this shard is behind the watermark, 40 for a session that is not the user's present one."""
+        """Code 14. Status 58 while this shard is behind the watermark, 40 for a session that is not the user's
+        present one."""
         request = AttachConsumerSession.decode(frame.body)
         if request.metadata_watermark > self._answers.metadata_commit:
             raise RequestRefused(ErrorCode.TRANSIENT_NOT_ACCEPTED, watermark=request.metadata_watermark)
@@ -71,7 +76,11 @@ class Routing:
         self._route(frame, session, GetConsumerOffsetRouting.decode(frame.body), may_commit)
 
     def _route(
-        self, frame: Frame, session: Session, request: GetPollRouting | GetConsumerOffsetRouting, owns: Callable[..., bool]
+        self,
+        frame: Frame,
+        session: Session,
+        request: GetPollRouting | GetConsumerOffsetRouting,
+        owns: Callable[..., bool],
     ) -> None:
         key = self._targets.offset_key(request.stream, request.topic, request.consumer)
         if request.consumer.kind == ConsumerKind.GROUP and request.partition is None and key is not None:

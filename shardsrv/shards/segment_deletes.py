@@ -1,6 +1,7 @@
 """Deletion of segments (operation 138) for the connections of one shard.
 
-The shard that owns the partition turns the number of segments into an offset and commits it (`retention`); the reply carries operation 68 and the metadata
+The shard that owns the partition turns the number of segments into an offset and commits it (`retention`); the reply
+carries operation 68 and the metadata
 commit, because clients take the `commit` of such a reply for a position in the metadata log (wire-0.11.md 1.5).
 """
 
@@ -16,8 +17,9 @@ from shardsrv.shards import records
 from shardsrv.shards.answers import Answers
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.partition_writes import PartitionWrites
-from shardsrv.shards.sessions import Session
-from shardsrv.shards.targets import Target, Targets
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
+from shardsrv.shards.targets import Targets
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.wire.constants import Operation
@@ -43,7 +45,13 @@ class SegmentsOrigin:
         """The segments are gone, or there were none."""
         commit = self._answers.metadata_commit
         self._answers.reply(
-            self._frame, reply, op=commit, commit=commit, timestamp=timestamp, operation=Operation.TRUNCATE_PARTITION, client=self._client
+            self._frame,
+            reply,
+            op=commit,
+            commit=commit,
+            timestamp=timestamp,
+            operation=Operation.TRUNCATE_PARTITION,
+            client=self._client,
         )
 
     def refused(self, outcome: int, status: int) -> None:
@@ -58,8 +66,15 @@ class SegmentDeletes:
     """See the module."""
 
     def __init__(
-        self, shard: int, *, answers: Answers, targets: Targets, writes: PartitionWrites, group_of: Callable[[Target], PartitionGroup | None],
-        delete: Callable[[PartitionGroup, Request], None], park: Callable[[Callable[[], None], Callable[[], None]], None],
+        self,
+        shard: int,
+        *,
+        answers: Answers,
+        targets: Targets,
+        writes: PartitionWrites,
+        group_of: Callable[[Target], PartitionGroup | None],
+        delete: Callable[[PartitionGroup, Request], None],
+        park: Callable[[Callable[[], None], Callable[[], None]], None],
     ) -> None:
         self._shard = shard
         self._answers = answers
@@ -78,7 +93,9 @@ class SegmentDeletes:
             return
         origin = SegmentsOrigin(self._answers, frame, session.client)
         try:
-            target = self._targets.partition(session, request.stream, request.topic, request.partition, Right.WRITE_TOPIC)
+            target = self._targets.partition(
+                session, request.stream, request.topic, request.partition, Right.WRITE_TOPIC
+            )
         except RequestRefused as refusal:
             origin.refused(records.REFUSED_RESULT, refusal.code)
             return
@@ -87,7 +104,9 @@ class SegmentDeletes:
     def _submit(self, frame: Frame, session: Session, target: Target, origin: SegmentsOrigin, body: bytes) -> None:
         digest = xxh3(frame.body)
         if target.owner != self._shard:
-            self._writes.elsewhere(frame, session, target, Operation.DELETE_SEGMENTS, PERSISTED, digest, body, None, origin)
+            self._writes.elsewhere(
+                frame, session, target, Operation.DELETE_SEGMENTS, PERSISTED, digest, body, None, origin
+            )
             return
         group = self._group_of(target)
         if group is None:
@@ -100,6 +119,15 @@ class SegmentDeletes:
         self._delete(
             group,
             Request(
-                session.client, session.number, frame.request, Operation.DELETE_SEGMENTS, session.user_id, digest, PERSISTED, body, origin, now
+                session.client,
+                session.number,
+                frame.request,
+                Operation.DELETE_SEGMENTS,
+                session.user_id,
+                digest,
+                PERSISTED,
+                body,
+                origin,
+                now,
             ),
         )

@@ -1,7 +1,9 @@
 """Sessions: who is logged in on which connection of this shard, and the login itself.
 
-A connection is *connected* (no session) or *bound* to (client id, session, user). Binding a client id that another connection holds
-moves it: the older connection falls back to connected. Credentials are checked on the home shard, in a thread; only the registration goes to
+A connection is *connected* (no session) or *bound* to (client id, session, user). Binding a client id that another
+connection holds
+moves it: the older connection falls back to connected. Credentials are checked on the home shard, in a thread; only
+the registration goes to
 shard 0. Source: wire-protocol.md 3.
 """
 
@@ -9,58 +11,32 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import attrs
-
 from shardsrv import __version__
 from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError
 from shardsrv.shards import tokens
 from shardsrv.shards.answers import Answers
 from shardsrv.shards.passwords import Passwords, plausible
+from shardsrv.shards.session import Session
 from shardsrv.wire.constants import PROTOCOL_VERSION, EvictionReason, UserStatus, version_accepted
 from shardsrv.wire.frames import success_body
 from shardsrv.wire.login import LoginAttempt, LoginReply, decode_login
-
-
-@attrs.define(slots=True, eq=False)
-class Session:
-    """One connection of this shard."""
-
-    connection: int
-    address: str
-    client: bytes = b""
-    number: int = 0
-    """The session number of the login reply; 0: not bound."""
-    user_id: int = 0
-    targets: dict[bytes, Any] = attrs.field(factory=dict)
-    """Resolved send targets by the raw bytes that named them."""
-    balance: dict[tuple[int, int], int] = attrs.field(factory=dict)
-    """Next partition index of balanced sends, by (stream, topic)."""
-    attached: bytes = b""
-    """The client id of the group member for which this connection polls and stores offsets; empty: for its own."""
-    active: bool = True
-    """Whether a frame came since `heartbeats` looked last."""
-    seen: float = 0.0
-    """When `heartbeats` found it active last, on trio's clock."""
-
-    @property
-    def bound(self) -> bool:
-        """Whether a login succeeded on this connection."""
-        return self.number != 0
-
-    @property
-    def member(self) -> bytes:
-        """The client id that consumer groups know this connection by."""
-        return self.attached or self.client
 
 
 class Sessions:
     """All connections of this shard."""
 
     def __init__(
-        self, answers: Answers, passwords: Passwords, *, trust: Callable[[int, bool], None], find_user: Callable[[str], Any],
-        find_token: Callable[[str], Any], register: Callable[[Frame, Session, int], None],
-        start: Callable[..., None], step: Callable[..., None],
+        self,
+        answers: Answers,
+        passwords: Passwords,
+        *,
+        trust: Callable[[int, bool], None],
+        find_user: Callable[[str], Any],
+        find_token: Callable[[str], Any],
+        register: Callable[[Frame, Session, int], None],
+        start: Callable[..., None],
+        step: Callable[..., None],
     ) -> None:
         self._answers = answers
         self._passwords = passwords
@@ -70,31 +46,32 @@ class Sessions:
         self._register = register
         self._start = start
         self._step = step
-        self._by_connection: dict[int, Session] = {}
+        self.by_connection: dict[int, Session] = {}
+        """Every connection of this shard; for looking only."""
         self._by_client: dict[bytes, Session] = {}
         self.verifying = 0
         """Logins whose credentials are being checked."""
 
     def __len__(self) -> int:
-        return len(self._by_connection)
+        return len(self.by_connection)
 
     def all(self) -> list[Session]:
         """Every connection, in the order in which they came."""
-        return list(self._by_connection.values())
+        return list(self.by_connection.values())
 
     def opened(self, connection: int, address: str) -> Session:
         """A connection was adopted."""
         session = Session(connection, address)
-        self._by_connection[connection] = session
+        self.by_connection[connection] = session
         return session
 
     def of(self, connection: int) -> Session:
         """The session of a live connection."""
-        return self._by_connection[connection]
+        return self.by_connection[connection]
 
     def closed(self, connection: int) -> Session | None:
         """A connection ended; returns its session if it was bound (it must be logged out)."""
-        session = self._by_connection.pop(connection, None)
+        session = self.by_connection.pop(connection, None)
         if session is None or not session.bound:
             return None
         if self._by_client.get(session.client) is session:
@@ -109,7 +86,7 @@ class Sessions:
         if session.bound and session.client != client:
             self._by_client.pop(session.client, None)
         session.client, session.number, session.user_id = client, number, user_id
-        if session.connection in self._by_connection:
+        if session.connection in self.by_connection:
             self._by_client[client] = session
             self._trust(session.connection, True)
 
@@ -122,7 +99,7 @@ class Sessions:
 
     def of_user(self, user_id: int) -> list[Session]:
         """The bound sessions of a user."""
-        return [session for session in self._by_connection.values() if session.bound and session.user_id == user_id]
+        return [session for session in self.by_connection.values() if session.bound and session.user_id == user_id]
 
     def release(self, session: Session) -> None:
         """Back to connected: logged out, or bound elsewhere."""
@@ -132,13 +109,14 @@ class Sessions:
         session.attached = b""
         session.targets.clear()
         session.balance.clear()
-        if session.connection in self._by_connection:
+        if session.connection in self.by_connection:
             self._trust(session.connection, False)
 
     # ------------------------------------------------------------------------------------------------ login
 
     def login(self, frame: Frame) -> None:
-        """Operation 1: check the version and the credentials, then register. The order of checks is the protocol's (3.2)."""
+        """Operation 1: check the version and the credentials, then register. The order of checks is the protocol's
+        (3.2)."""
         try:
             attempt = decode_login(frame.body)
         except DecodeError:
@@ -163,7 +141,7 @@ class Sessions:
         elif found[0].status != UserStatus.ACTIVE:
             self._answers.evict(frame, EvictionReason.USER_INACTIVE)
         else:
-            self._accepted(frame, self._by_connection[frame.connection], found[0].id)
+            self._accepted(frame, self.by_connection[frame.connection], found[0].id)
 
     def _accepted(self, frame: Frame, session: Session, user_id: int) -> None:
         """The credentials are good."""
@@ -182,7 +160,7 @@ class Sessions:
 
     def _verified(self, frame: Frame, attempt: LoginAttempt, accepted: bool) -> None:
         self.verifying -= 1
-        session = self._by_connection.get(frame.connection)
+        session = self.by_connection.get(frame.connection)
         assert attempt.password is not None
         user = self._find_user(attempt.password.username)
         if session is None:
@@ -196,4 +174,11 @@ class Sessions:
         """The login reply (wire-protocol.md 3.3); a second login on a bound connection gets the same session again."""
         reply = LoginReply(session.user_id, session.number, PROTOCOL_VERSION, f"shardsrv {__version__}")
         body = success_body(reply.encode())
-        self._answers.reply(frame, body, op=op or session.number, commit=op or session.number, timestamp=timestamp, client=session.client)
+        self._answers.reply(
+            frame,
+            body,
+            op=op or session.number,
+            commit=op or session.number,
+            timestamp=timestamp,
+            client=session.client,
+        )

@@ -1,7 +1,9 @@
 """A shard: one process, one trio run, one pump.
 
-`run` is what the supervisor calls in the forked child. Life of a shard: *recover* (read its part of the data directory, tell the supervisor that it is ready),
-*serve* (until told to stop), *drain* (no new frames; what is in flight finishes within the deadline), *close* (sync, checkpoint, clean mark).
+`run` is what the supervisor calls in the forked child. Life of a shard: *recover* (read its part of the data
+directory, tell the supervisor that it is ready),
+*serve* (until told to stop), *drain* (no new frames; what is in flight finishes within the deadline), *close* (sync,
+checkpoint, clean mark).
 `metadata_shard.MetadataShard` is shard 0, `partition_shard.PartitionShard` every other.
 """
 
@@ -18,12 +20,12 @@ from shardsrv.bus._net import Reactor
 from shardsrv.errors import OurFault
 from shardsrv.logs import get_logger
 from shardsrv.shards.control import ControlMessage, ExitCode
-from shardsrv.shards.group import Group
+from shardsrv.shards.group import Admission, Group
 from shardsrv.shards.links import Links
 from shardsrv.shards.pump import Pump
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.syncer import Syncer
-from shardsrv.store.disk import OsDisk
+from shardsrv.store.disk import Disk, OsDisk
 from shardsrv.store.layout import DataDirectory
 from shardsrv.vsr.effects import PersistState
 
@@ -31,10 +33,13 @@ WAKE_KEY = 0
 HANDOVER_KEY = 1
 
 DRAIN_POLL = 0.005
-"""Seconds between two looks at what is still in flight while a shard drains; the shard stops receiving, so nothing else wakes it."""
+"""Seconds between two looks at what is still in flight while a shard drains; the shard stops receiving, so nothing
+else wakes it."""
+
 
 def run(context: ShardContext) -> int:
-    """The life of the shard of ``context`` in its own process. Returns the exit code; what it raises is told to the supervisor."""
+    """The life of the shard of ``context`` in its own process. Returns the exit code; what it raises is told to the
+    supervisor."""
     from shardsrv.shards.metadata_shard import MetadataShard
     from shardsrv.shards.partition_shard import PartitionShard
 
@@ -52,20 +57,32 @@ class Shard:
         self.config = context.config
         self.log: structlog.stdlib.BoundLogger = get_logger(context.node, context.shard)
         self.cluster = hashlib.blake2b(self.config.cluster.name.encode(), digest_size=16).digest()
-        self.disk = OsDisk()
+        self.disk: Disk = OsDisk()
         self.directory = DataDirectory(str(context.data))
         self.links = Links(context.shared, context.shard)
         self.arena = context.shared.arena(context.shard, owner=True)
         limits = self.config.limits
         self.reactor = Reactor(
-            self.arena, frame_size_max=self.config.message_bus.max_message_size, connections_max=limits.connections_max,
-            unauthenticated_bytes_max=limits.unauthenticated_bytes_max, ingress_bytes_max=limits.ingress_bytes_max,
+            self.arena,
+            frame_size_max=self.config.message_bus.max_message_size,
+            connections_max=limits.connections_max,
+            unauthenticated_bytes_max=limits.unauthenticated_bytes_max,
+            ingress_bytes_max=limits.ingress_bytes_max,
         )
-        self.pump = Pump(self.reactor, self.links, self, self.on_record)
+        self.admission = Admission()
+        self.written: list[Group] = []
+        self.pump = Pump(self.reactor, self.links, self.written, self, self.on_record)
         partition = self.config.partition
         self.syncer = Syncer(
-            self.disk, str(context.data), context.boot.affinity, interval=partition.sync_interval, early_bytes=partition.sync_bytes,
-            time_max=partition.unsynced_time_max, bytes_max=partition.unsynced_bytes_max, after_round=self.after_sync,
+            self.disk,
+            str(context.data),
+            context.boot.affinity,
+            interval=partition.sync_interval,
+            early_bytes=partition.sync_bytes,
+            time_max=partition.unsynced_time_max,
+            bytes_max=partition.unsynced_bytes_max,
+            admission=self.admission,
+            after_round=self.after_sync,
         )
         self.nursery: trio.Nursery
         self._pressed: dict[Group, None] = {}
@@ -85,6 +102,7 @@ class Shard:
             nursery.start_soon(self._listen_to_supervisor)
             nursery.start_soon(self.pump.run)
             nursery.start_soon(self.syncer.run)
+            nursery.start_soon(self.syncer.watch_age)
             with self._recovering:
                 facts = await self.recover()
                 collect_rarely()
@@ -144,20 +162,13 @@ class Shard:
 
     # ------------------------------------------------------------------------------------------------ host of groups
 
-    def appended(self, group: Group) -> None:
-        """See `group.Host`."""
-        self.pump.appended(group)
-
     def wants_sync(self, group: Group) -> None:
         """See `group.Host`."""
         self.syncer.urgent(group)
 
-    def admits(self, group: Group) -> bool:
-        """See `group.Host`."""
-        return True
-
     def waits(self, group: Group) -> None:
-        """See `group.Host`: a group looks at its waiting requests after each of its writes, and all do after a sync round."""
+        """See `group.Host`: a group looks at its waiting requests after each of its writes, and all do after a sync
+        round."""
         self._pressed[group] = None
 
     def frontier_moved(self, group: Group, checksum: int) -> None:
@@ -179,7 +190,8 @@ class Shard:
             group.resume()
         self.pump.settle()
 
-    # ------------------------------------------------------------------------------------------------ handler of the reactor
+    # ------------------------------------------------------------------------------------------------ handler of the
+    # reactor
 
     def on_frame(self, frame: Frame) -> None:
         """See `_net.Handler`."""
@@ -204,7 +216,8 @@ class Shard:
 
 
 def collect_rarely() -> None:
-    """Garbage collection after start: what recovery made is never looked at again; young objects only, full passes in idle turns."""
+    """Garbage collection after start: what recovery made is never looked at again; young objects only, full passes in
+    idle turns."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 1_000_000)

@@ -162,27 +162,34 @@ def spawn(
 def _become_shard(
     entry: Entry, context: ShardContext, closers: Sequence[Callable[[], None]], mask: set[int | signal.Signals]
 ) -> NoReturn:
-    code: int = ExitCode.DEFECT
+    code = int(ExitCode.DEFECT)
     try:
-        follow_parent(context.boot.supervisor_pid)
-        signal.set_wakeup_fd(-1)
-        for number in QUIET:
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for close in closers:
-            close()
-        name_process(f"shardsrv-{context.node}-{context.shard}")
-        if context.core is not None:
-            os.sched_setaffinity(0, {context.core})
-        faulthandler.enable()
-        gc.freeze()
-        code = entry(context)
-    except BaseException as error:
-        code = _report(context, error)
-    finally:
+        try:
+            _settle(context, closers, mask)
+            code = int(entry(context))
+        except BaseException as error:
+            code = _report(context, error)
         _flush()
-        os._exit(int(code))
+    finally:
+        # Whatever went wrong above: what the supervisor has on its stack must not run in two processes.
+        os._exit(code)
+
+
+def _settle(context: ShardContext, closers: Sequence[Callable[[], None]], mask: set[int | signal.Signals]) -> None:
+    """Turn the fork of a supervisor into a shard."""
+    follow_parent(context.boot.supervisor_pid)
+    signal.set_wakeup_fd(-1)
+    for number in QUIET:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for close in closers:
+        close()
+    name_process(f"shardsrv-{context.node}-{context.shard}")
+    if context.core is not None:
+        os.sched_setaffinity(0, {context.core})
+    faulthandler.enable()
+    gc.freeze()
 
 
 def _report(context: ShardContext, error: BaseException) -> int:
@@ -190,7 +197,7 @@ def _report(context: ShardContext, error: BaseException) -> int:
     cause = leaf(error)
     if exit_code(cause) == ExitCode.DEFECT:
         get_logger(context.node, context.shard).error("shard failed", exc_info=error)
-    return context.control.fatal(cause)
+    return int(context.control.fatal(cause))
 
 
 def follow_parent(parent: int) -> None:

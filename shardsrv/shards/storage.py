@@ -1,11 +1,15 @@
-"""The partitions of a shard on disk: opening, making, checkpoints, deletion, and the records that say what can be trusted.
+"""The partitions of a shard on disk: opening, making, checkpoints, deletion, and the records that say what can be
+trusted.
 
 Invariants:
 
-* a partition's superblock record is durable before it serves, and one write of the group table is out at a time; all that wait share it;
+* a partition's superblock record is durable before it serves, and one write of the group table is out at a time; all
+  that wait share it;
 * a checkpoint describes only what is synced: it is encoded, then written after a sync that covers it;
-* a partition in doubt (unreadable or missing record, lost directory, damaged log) is left as it lies and not served; the others are;
-* the files of a deleted partition go before its record does, so that a crash in between leaves a record that leads to them.
+* a partition in doubt (unreadable or missing record, lost directory, damaged log) is left as it lies and not served;
+  the others are;
+* the files of a deleted partition go before its record does, so that a crash in between leaves a record that leads to
+  them.
 """
 
 import os
@@ -24,7 +28,7 @@ from shardsrv.errors import DecodeError, DiskFault, ShardsrvError
 from shardsrv.plane.metadata.plane import OwnedPartition
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
-from shardsrv.shards.partition_group import PartitionGroup
+from shardsrv.shards.partition_group import PartitionGroup, PartitionHost
 from shardsrv.shards.pump import Pump
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.syncer import Syncer
@@ -49,7 +53,7 @@ from shardsrv.vsr.replica import GroupIdentity, Replica
 from shardsrv.vsr.state import VsrState
 
 
-class StorageHost(Protocol):
+class StorageHost(PartitionHost, Protocol):
     """What storage needs of its shard."""
 
     context: ShardContext
@@ -111,11 +115,20 @@ class PartitionStorage:
         self._table = GroupTable.open(host.disk, host.directory.group_table(host.shard))
         opened = await trio.to_thread.run_sync(self._open_all, owned)
         entries = [
-            BootEntry(key_of(item.group.identity), item.group.log.synced_op, item.group.log.head_checksum, item.group.log.head_op)
+            BootEntry(
+                key_of(item.group.identity),
+                item.group.log.synced_op,
+                item.group.log.head_checksum,
+                item.group.log.head_op,
+            )
             for item in opened
         ]
         self._boot = BootRecord.create(
-            host.disk, host.directory.boot_record(host.shard), host.context.boot.kernel_boot_id, host.context.prepared.generation, entries
+            host.disk,
+            host.directory.boot_record(host.shard),
+            host.context.boot.kernel_boot_id,
+            host.context.prepared.generation,
+            entries,
         )
         return opened
 
@@ -147,7 +160,10 @@ class PartitionStorage:
             raise PartitionLost(path, identity.created_revision, 0)
         config = host.config.partition
         plane = PartitionPlane(
-            identity.stream, identity.topic, identity.partition, dedup_size=config.deduplication_window_ops,
+            identity.stream,
+            identity.topic,
+            identity.partition,
+            dedup_size=config.deduplication_window_ops,
             consumer_offsets_max=config.consumer_offsets_max,
         )
         saved = Checkpoint(host.disk, path).read()
@@ -157,29 +173,53 @@ class PartitionStorage:
         if isinstance(saved, Present):
             op, checksum, timestamp = plane.restore(saved.payload)
         replica = Replica.recover(
-            GroupIdentity(host.cluster, key.group, identity.created_revision, host.context.node), partition_policy(config.prepare_queue_depth),
-            plane, state, op=op, checksum=checksum, timestamp=timestamp,
+            GroupIdentity(host.cluster, key.group, identity.created_revision, host.context.node),
+            partition_policy(config.prepare_queue_depth),
+            plane,
+            state,
+            op=op,
+            checksum=checksum,
+            timestamp=timestamp,
         )
         boot = host.context.prepared.boot.get(key)
         facts = boot.log_facts(host.context.boot.kernel_boot_id, 1) if boot is not None else LogFacts()
         log, recovery = PrepareLog.open(
-            host.disk, path, LogIdentity(host.cluster, key.group, identity.created_revision), segment_size=owned.settings.segment_size,
-            resume=ResumePoint(op, checksum, plane.next_offset) if op else None, facts=facts, on_prepare=replica.replay,
-            preallocate=owned.settings.preallocate_segments, validate=host.config.system.partition.validate_checksum, pool=self._pool,
+            host.disk,
+            path,
+            LogIdentity(host.cluster, key.group, identity.created_revision),
+            segment_size=owned.settings.segment_size,
+            resume=ResumePoint(op, checksum, plane.next_offset, plane.purge_op, plane.purge_generation) if op else None,
+            facts=facts,
+            on_prepare=replica.replay,
+            preallocate=owned.settings.preallocate_segments,
+            validate=host.config.system.partition.validate_checksum,
+            pool=self._pool,
             indexes=self._indexes,
         )
         if state is None and log.head_op:
             raise SuperblockUnreadable(self._table.path, f"the log of {identity} has entries and no record", None, None)
         if recovery.cut_op is not None:
             host.log.warning(
-                "log cut", partition=str(identity), op=recovery.cut_op, bytes=recovery.cut_bytes, why=recovery.row, detail=recovery.detail
+                "log cut",
+                partition=str(identity),
+                op=recovery.cut_op,
+                bytes=recovery.cut_bytes,
+                why=recovery.row,
+                detail=recovery.detail,
             )
         if log.dirty:
             plan = log.sync_plan()
             plan.run()
             log.mark_synced(plan)
         group = PartitionGroup(
-            host, identity, replica, plane, log, counter_slot=owned.slot, settings=owned.settings, checkpoint=Checkpoint(host.disk, path),
+            host,
+            identity,
+            replica,
+            plane,
+            log,
+            counter_slot=owned.slot,
+            settings=owned.settings,
+            checkpoint=Checkpoint(host.disk, path),
         )
         return Opened(group, replica.start(secrets.randbits(128)))
 
@@ -187,7 +227,9 @@ class PartitionStorage:
         """The state of a record; None when there is none. Raises for a record that cannot be trusted."""
         if record is None or isinstance(record.outcome, Empty):
             if self._host.context.prepared.nameless and self._host.disk.exists(path):
-                raise SuperblockUnreadable(path, "a record of the group table cannot be read and may be this partition's", None, None)
+                raise SuperblockUnreadable(
+                    path, "a record of the group table cannot be read and may be this partition's", None, None
+                )
             return None
         if isinstance(record.outcome, Unreadable):
             raise SuperblockUnreadable(path, record.outcome.reason, None, record.outcome.version)
@@ -210,7 +252,9 @@ class PartitionStorage:
             self._table_work = trio.Event()
             states, self._states = self._states, {}
             freed, self._freed = self._freed, []
-            changes: dict[GroupKey, bytes | None] = {key_of(group.identity): effect.state.encode() for group, effect in states.items()}
+            changes: dict[GroupKey, bytes | None] = {
+                key_of(group.identity): effect.state.encode() for group, effect in states.items()
+            }
             changes.update(dict.fromkeys(freed))
             try:
                 staged = self._table.stage(changes)
@@ -282,7 +326,8 @@ class PartitionStorage:
         self._checkpoint_done = trio.Event()
 
     async def checkpoint(self, group: PartitionGroup) -> None:
-        """Encode, wait until what was encoded is synced, write, then let go of segments without a readable message. Raises `DiskFault`."""
+        """Encode, wait until what was encoded is synced, write, then let go of segments without a readable message.
+        Raises `DiskFault`."""
         op, payload = group.plane.applied_op, group.plane.checkpoint(group.applied_checksum)
         floor = self._floor(group, op)
         while group.log.synced_op < op and group.fault is None:
@@ -303,7 +348,8 @@ class PartitionStorage:
         return group.log.first_op < self._floor(group, group.plane.applied_op)
 
     def _floor(self, group: PartitionGroup, op: int) -> int:
-        """The first op that must stay in the log once a checkpoint of entry ``op`` is durable: segments below hold no readable message."""
+        """The first op that must stay in the log once a checkpoint of entry ``op`` is durable: segments below hold no
+        readable message."""
         purge_op, first_offset = group.plane.purge_op, group.plane.first_offset
         floor = purge_op + 1 if purge_op else 0
         for (_, _, _), (following, next_base, _) in pairwise(group.log.segments()):
@@ -327,7 +373,8 @@ class PartitionStorage:
         return [key for key in self._table.records() if key not in owned]
 
     async def close(self) -> bool:
-        """After the last sync: checkpoints of all that changed, then the clean mark. False when something is not clean."""
+        """After the last sync: checkpoints of all that changed, then the clean mark. False when something is not
+        clean."""
         clean = True
         for group in self._host.groups.values():
             if group.fault is not None:

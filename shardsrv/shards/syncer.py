@@ -1,11 +1,14 @@
 """The syncer: one round of syncs at a time for all logs of a shard.
 
-A round covers every log that somebody waits for, and every log whose unsynced entries are due in the background. Threads do nothing but the
+A round covers every log that somebody waits for, and every log whose unsynced entries are due in the background.
+Threads do nothing but the
 system calls, which release the interpreter. Invariants:
 
-* a round is planned between turns, when all entries of a turn are written: its plan covers exactly the tokens taken with it;
+* a round is planned between turns, when all entries of a turn are written: its plan covers exactly the tokens taken
+  with it;
 * a failed sync is never taken for a clean one: the groups of the round are told and stay fenced;
-* `overdue` becomes true when the bound of unsynced data is reached; acknowledgements of `replicated` entries then wait (design: what an ack means).
+* admission closes when the bound of unsynced data, in bytes or in time, is reached; acknowledgements then wait
+  (design: what an ack means).
 """
 
 import os
@@ -15,6 +18,7 @@ from typing import Any
 import trio
 
 from shardsrv.errors import DiskFault
+from shardsrv.shards.group import Admission
 from shardsrv.store.disk import SYNC, Disk, disk_fault
 
 SYNCFS_ABOVE = 16
@@ -24,7 +28,8 @@ SYNCFS_ABOVE = 16
 def run_plans(disk: Disk, directory: str, affinity: frozenset[int], plans: list[Any]) -> None:
     """Sync what the plans name. Runs in a thread; raises `DiskFault`.
 
-    A worker thread inherits the processor pin of its shard and would compete with the pump: it leaves for ``affinity``, the cores of the node.
+    A worker thread inherits the processor pin of its shard and would compete with the pump: it leaves for
+    ``affinity``, the cores of the node.
     """
     os.sched_setaffinity(0, affinity)
     if len(plans) <= SYNCFS_ABOVE:
@@ -46,7 +51,16 @@ class Syncer:
     """Plans and runs sync rounds for the groups of one shard."""
 
     def __init__(
-        self, disk: Disk, directory: str, affinity: frozenset[int], *, interval: float, early_bytes: int, time_max: float, bytes_max: int,
+        self,
+        disk: Disk,
+        directory: str,
+        affinity: frozenset[int],
+        *,
+        interval: float,
+        early_bytes: int,
+        time_max: float,
+        bytes_max: int,
+        admission: Admission,
         after_round: Callable[[], None],
     ) -> None:
         self._disk = disk
@@ -56,6 +70,7 @@ class Syncer:
         self._early_bytes = early_bytes
         self._time_max = time_max
         self._bytes_max = bytes_max
+        self._admission = admission
         self._after_round = after_round
         self._dirty: dict[Any, None] = {}
         self._urgent: dict[Any, None] = {}
@@ -64,21 +79,21 @@ class Syncer:
         self._round_done = trio.Event()
         self._oldest = 0.0
         self._unsynced = 0
-        self.overdue = False
-        """Whether more is unsynced, or for longer, than the bound allows: new acknowledgements must wait for a round."""
         self.rounds = 0
         self.running = False
 
     def dirty(self, group: Any, written: int) -> None:
         """The group wrote ``written`` bytes that are not synced; the background round will take them."""
-        if not self._dirty:
-            self._oldest = trio.current_time()
-            self._wake.set()
-        self._dirty[group] = None
+        if group not in self._dirty:
+            if not self._dirty:
+                self._oldest = trio.current_time()
+                self._wake.set()
+            self._dirty[group] = None
         self._unsynced += written
         if self._unsynced >= self._early_bytes:
             self._hurry.set()
-        self.overdue = self._unsynced >= self._bytes_max or trio.current_time() - self._oldest >= self._time_max
+            if self._unsynced >= self._bytes_max:
+                self._admission.open = False
 
     def urgent(self, group: Any) -> None:
         """Somebody waits for a sync of this group."""
@@ -95,6 +110,16 @@ class Syncer:
                     await self._hurry.wait()
             await self.round()
 
+    async def watch_age(self) -> None:
+        """The task that keeps the bound in time: entries that wait too long for a sync close admission until a round
+        is done."""
+        while True:
+            await self._wake.wait()
+            await trio.sleep(self._time_max / 4)
+            if self._dirty and trio.current_time() - self._oldest >= self._time_max * 0.75:
+                self._hurry.set()
+                self._admission.open = False
+
     async def round(self) -> None:
         """One round over everything that is urgent or dirty now."""
         groups = list(dict.fromkeys([*self._urgent, *self._dirty]))
@@ -104,7 +129,11 @@ class Syncer:
         self._hurry = trio.Event()
         for group in groups:
             group.in_sync_list = False
-        planned = [(group, group.log.sync_plan(), group.append_token, group.log.head_checksum) for group in groups if group.fault is None]
+        planned = [
+            (group, group.log.sync_plan(), group.append_token, group.log.head_checksum)
+            for group in groups
+            if group.fault is None
+        ]
         if not planned:
             return
         covered, self._unsynced = self._unsynced, 0
@@ -118,7 +147,7 @@ class Syncer:
                 group.sync_failed(plan, token, error)
         else:
             self.rounds += 1
-            self.overdue = False
+            self._admission.open = True
             for group, plan, token, checksum in planned:
                 if group.fault is None:
                     group.synced(plan, token, checksum)

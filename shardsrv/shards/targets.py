@@ -1,10 +1,9 @@
 """Targets: from the names in a request to the partition and the shard that owns it.
 
-Resolution reads this shard's copy of the metadata; results carry the metadata op at which they were made (`epoch`), and are good until the copy moves
+Resolution reads this shard's copy of the metadata; results carry the metadata op at which they were made (`epoch`),
+and are good until the copy moves
 on. Order of checks: what does not resolve is refused before permissions are looked at (wire-messages.md 1.8).
 """
-
-import attrs
 
 from shardsrv._core import xxh32
 from shardsrv.errors import RequestRefused
@@ -12,8 +11,9 @@ from shardsrv.plane.metadata import queries
 from shardsrv.plane.metadata.options_catalog import TopicSettings
 from shardsrv.plane.metadata.permissions import Right, require
 from shardsrv.plane.metadata.plane import MetadataPlane
-from shardsrv.plane.metadata.state import ConsumerGroup, PartitionIdentity, identity_of
-from shardsrv.shards.sessions import Session
+from shardsrv.plane.metadata.state import ConsumerGroup, identity_of
+from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
 from shardsrv.store.group_key import owner_shard
 from shardsrv.wire.constants import ConsumerKind, PartitioningKind
 from shardsrv.wire.error_codes import ErrorCode
@@ -21,18 +21,6 @@ from shardsrv.wire.primitives import Consumer, Identifier, Partitioning
 
 BALANCES_MAX = 4096
 """Topics whose turn of partitions one connection may hold."""
-
-
-@attrs.frozen(slots=True, eq=False)
-class Target:
-    """A resolved partition."""
-
-    identity: PartitionIdentity
-    group: int
-    owner: int
-    epoch: int
-    durability: int
-    offset_durability: int
 
 
 class Targets:
@@ -43,7 +31,9 @@ class Targets:
         self._shard_count = shard_count
         self._floor = durability_floor
 
-    def partition(self, session: Session, stream: Identifier, topic: Identifier, partition: int, right: Right) -> Target:
+    def partition(
+        self, session: Session, stream: Identifier, topic: Identifier, partition: int, right: Right
+    ) -> Target:
         """The named partition. Raises `RequestRefused` with 1009, 2010, 3007 (not found) or 41 (not allowed)."""
         state = self._plane.state
         stream_record, topic_record, partition_record = queries.locate(state, stream, topic, partition)
@@ -52,7 +42,11 @@ class Targets:
         settings = topic_record.settings
         group = identity.group
         return Target(
-            identity, group, owner_shard(group, self._shard_count), self._plane.op, max(self._floor, settings.durability),
+            identity,
+            group,
+            owner_shard(group, self._shard_count),
+            self._plane.op,
+            max(self._floor, settings.durability),
             self.offset_durability(settings),
         )
 
@@ -60,8 +54,11 @@ class Targets:
         """The durability of offset writes in a topic, with the floor of the configuration."""
         return max(self._floor, settings.consumer_offset_durability)
 
-    def send(self, session: Session, stream: Identifier, topic: Identifier, partitioning: Partitioning) -> tuple[Target, bool]:
-        """The partition of a send, and whether the same bytes always mean it. Everything that does not resolve is 20 (wire-protocol.md 11.2)."""
+    def send(
+        self, session: Session, stream: Identifier, topic: Identifier, partitioning: Partitioning
+    ) -> tuple[Target, bool]:
+        """The partition of a send, and whether the same bytes always mean it. Everything that does not resolve is 20
+        (wire-protocol.md 11.2)."""
         stream_record = self._plane.state.find_stream(stream)
         topic_record = stream_record.find_topic(topic) if stream_record is not None else None
         if stream_record is None or topic_record is None or not topic_record.partitions:
@@ -85,7 +82,9 @@ class Targets:
         except RequestRefused as refusal:
             if refusal.code == ErrorCode.UNAUTHORIZED:
                 raise
-            raise RequestRefused(ErrorCode.RESOURCE_NOT_FOUND, stream=stream, topic=topic, partition=partition) from refusal
+            raise RequestRefused(
+                ErrorCode.RESOURCE_NOT_FOUND, stream=stream, topic=topic, partition=partition
+            ) from refusal
         return target, kind != PartitioningKind.BALANCED
 
     def offset_key(self, stream: Identifier, topic: Identifier, consumer: Consumer) -> int | None:

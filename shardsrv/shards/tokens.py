@@ -1,7 +1,9 @@
 """Personal access tokens on the node: how one is made, how it is recognised, and the task that removes expired ones.
 
-Invariants: the text of a token exists in the reply that creates it and in the memory of that one request, nowhere else; what is kept is its digest, BLAKE2b-256
-as hex. A token has 400 random bits, so the digest needs neither salt nor key: nobody finds the text by trying. Source: wire-messages.md 4.
+Invariants: the text of a token exists in the reply that creates it and in the memory of that one request, nowhere
+else; what is kept is its digest, BLAKE2b-256
+as hex. A token has 400 random bits, so the digest needs neither salt nor key: nobody finds the text by trying.
+Source: wire-messages.md 4.
 """
 
 import base64
@@ -40,7 +42,9 @@ def expired(expiry_at: int, now: int) -> bool:
 class TokenCleaner:
     """Removes expired tokens on shard 0: an ordinary deletion in the name of the owner, from the node itself."""
 
-    def __init__(self, plane: MetadataPlane, submit: Callable[[Request], None], step: Callable[..., None], interval: float) -> None:
+    def __init__(
+        self, plane: MetadataPlane, submit: Callable[[Request], None], step: Callable[..., None], interval: float
+    ) -> None:
         self._plane = plane
         self._submit = submit
         self._step = step
@@ -59,5 +63,16 @@ class TokenCleaner:
                 if expired(user.tokens[name].expiry_at, now):
                     body = DeletePersonalAccessToken(name).encode()
                     self._submit(
-                        Request(ZERO_ID, 0, 0, Operation.DELETE_PERSONAL_ACCESS_TOKEN, user.id, 0, PERSISTED, body, NOBODY, now)
+                        Request(
+                            ZERO_ID,
+                            0,
+                            0,
+                            Operation.DELETE_PERSONAL_ACCESS_TOKEN,
+                            user.id,
+                            0,
+                            PERSISTED,
+                            body,
+                            NOBODY,
+                            now,
+                        )
                     )

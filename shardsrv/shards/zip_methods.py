@@ -1,6 +1,7 @@
 """ZIP files with the two methods that the standard library does not write: Zstandard (93) and XZ (95).
 
-Layout (PKWARE APPNOTE): for each file a local header and its data, then the central directory, then its end. The Zstandard frames hold raw blocks (RFC 8878, 3.1.1.2):
+Layout (PKWARE APPNOTE): for each file a local header and its data, then the central directory, then its end. The
+Zstandard frames hold raw blocks (RFC 8878, 3.1.1.2):
 valid for every reader, without compression, since no Zstandard library is among the dependencies.
 """
 
@@ -28,7 +29,8 @@ BLOCK = 128 * 1024
 
 
 def raw_zstandard(data: bytes) -> bytes:
-    """One frame: magic, descriptor (single segment, u32 content size), raw blocks of 3-byte headers {last, type, size}."""
+    """One frame: magic, descriptor (single segment, u32 content size), raw blocks of 3-byte headers {last, type,
+    size}."""
     out = bytearray(struct.pack("<IBI", 0xFD2FB528, 0xA0, len(data)))
     blocks = range(0, len(data), BLOCK) or range(1)
     for start in blocks:

@@ -16,7 +16,8 @@ UNCHAINED: Final = 4
 class EntryRun:
     """Entries buffered for one segment: bytes ``start``..``end`` of its file.
 
-    ``op``, ``checksum``, ``next_offset`` and ``floor_op`` are those behind the last entry taken.
+    ``op``, ``checksum``, ``next_offset``, and ``floor_op`` and ``generation`` of the last purge in effect, are those
+    behind the last entry taken.
     """
 
     segment: Any
@@ -34,6 +35,8 @@ class EntryRun:
     @property
     def floor_op(self) -> int: ...
     @property
+    def generation(self) -> int: ...
+    @property
     def last_offset(self) -> int: ...
     @property
     def last_position(self) -> int: ...
@@ -48,6 +51,7 @@ class EntryRun:
         checksum: int,
         next_offset: int,
         floor_op: int,
+        generation: int,
         index_due: int,
         segment_size: int,
     ) -> None:

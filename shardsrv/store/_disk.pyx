@@ -52,6 +52,7 @@ cdef class EntryRun:
     cdef readonly uint64_t checksum
     cdef readonly uint64_t next_offset
     cdef readonly uint64_t floor_op
+    cdef readonly uint64_t generation
     cdef readonly uint64_t last_offset
     cdef readonly uint64_t last_position
     cdef public uint64_t index_due
@@ -72,7 +73,7 @@ cdef class EntryRun:
 
     def __init__(
         self, segment, uint64_t start, bytes head, uint64_t op, uint64_t checksum, uint64_t next_offset, uint64_t floor_op,
-        uint64_t index_due, uint64_t segment_size,
+        uint64_t generation, uint64_t index_due, uint64_t segment_size,
     ):
         self.segment = segment
         self.start = self.end = start
@@ -80,6 +81,7 @@ cdef class EntryRun:
         self.checksum = checksum
         self.next_offset = next_offset
         self.floor_op = floor_op
+        self.generation = generation
         self.index_due = index_due
         self.segment_size = segment_size
         self.entries = []
@@ -127,7 +129,9 @@ cdef class EntryRun:
             if position >= self.index_due:
                 self.last_position = position
                 flags = F_INDEXED
-        elif operation == PURGE_PARTITION:
+        elif operation == PURGE_PARTITION and prepare.body_length >= 8 and load64(prepare.body_data) > self.generation:
+            # A purge of a generation that is not newer changes nothing; it still ends its segment.
+            self.generation = load64(prepare.body_data)
             self.next_offset = 0
             self.floor_op = self.op
         if self.end >= self.segment_size or operation == PURGE_PARTITION:

@@ -51,7 +51,7 @@ class PrepareLog(LogWriter):
         segment_size: int,
         resume: ResumePoint | None = None,
         facts: LogFacts | None = None,
-        on_prepare: Callable[[Prepare], None] | None = None,
+        on_prepare: Callable[[Prepare], object] | None = None,
         preallocate: bool = False,
         validate: bool = True,
         pool: DescriptorPool | None = None,
@@ -111,7 +111,8 @@ class PrepareLog(LogWriter):
         self._firsts = [segment.first_op for segment in walk.segments]
         self._bases = [segment.header.base_offset for segment in walk.segments]
         self.head_op, self.head_checksum, self.next_offset = walk.head_op, walk.head_checksum, walk.next_offset
-        self.floor_op = walk.floor_op
+        self._purges = walk.purges
+        self.floor_op = walk.purges[-1][0] if walk.purges else 0
         last = self._segments[-1] if self._segments else None
         self._head_full = last is None or (
             last.size > SEGMENT_HEADER and ends_segment(last.size, self._segment_size, walk.last_operation)
@@ -262,7 +263,9 @@ class PrepareLog(LogWriter):
             boundary.index = index
             boundary.size = boundary.synced = position
         self._epoch += 1
-        self.floor_op = boundary.header.floor_op
+        while self._purges and self._purges[-1][0] >= op:
+            self._purges.pop()
+        self.floor_op = self._purges[-1][0] if self._purges else 0
         self.head_op, self.head_checksum, self.next_offset, self.synced_op = op - 1, parent, offset, op - 1
         self.synced_checksum = parent
         self._head_full = not keep

@@ -60,7 +60,7 @@ def recover(
     resume: ResumePoint | None,
     facts: LogFacts,
     validate: bool,
-    on_prepare: Callable[[Prepare], None] | None,
+    on_prepare: Callable[[Prepare], object] | None,
 ) -> tuple[Walk, LogRecovery]:
     """Walk, decide, act.
 

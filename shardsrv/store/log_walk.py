@@ -50,17 +50,25 @@ def batch_range(body: memoryview) -> tuple[int, int]:
     return _BATCH.unpack_from(body, _AT_BATCH)  # type: ignore[return-value]
 
 
+def purge_generation(body: memoryview) -> int:
+    """The generation in the body of a purge; 0, which purges nothing, for a body that has none."""
+    return int.from_bytes(body[:8], "little")
+
+
 @attrs.frozen
 class ResumePoint:
     """From where the owner's state goes on: its checkpoint or snapshot covers ``op`` with identity ``checksum``.
 
     ``next_offset``: the next message offset then (0 on metadata). ``op`` is at or below the synced frontier: a
-    checkpoint of what could still be lost must not be made.
+    checkpoint of what could still be lost must not be made. ``purge_op`` and ``purge_generation``: the last purge that
+    took effect, 0 for none.
     """
 
     op: int
     checksum: int
     next_offset: int = 0
+    purge_op: int = 0
+    purge_generation: int = 0
 
 
 @attrs.frozen
@@ -85,7 +93,7 @@ class Walk:
     head_op: int = 0
     head_checksum: int = 0
     next_offset: int = 0
-    floor_op: int = 0
+    purges: list[tuple[int, int]] = attrs.Factory(list)
     last_operation: int = 0
     synced_checksum: int = 0
     replayed: int = 0
@@ -106,7 +114,7 @@ class LogWalker:
         synced_op: int,
         synced_checksum: int,
         check_body: bool,
-        on_prepare: Callable[[Prepare], None] | None,
+        on_prepare: Callable[[Prepare], object] | None,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -133,6 +141,8 @@ class LogWalker:
         if resume is not None:
             walk.head_op, walk.head_checksum, walk.next_offset = resume.op, resume.checksum, resume.next_offset
             walk.synced_checksum = resume.checksum
+            if resume.purge_op:
+                walk.purges.append((resume.purge_op, resume.purge_generation))
         if not self._firsts:
             return walk
         start = self._start_segment()
@@ -200,16 +210,14 @@ class LogWalker:
     def _enter(self, number: int, start: int, segment: Segment) -> bool:
         """Check the border before ``segment``; False after recording damage."""
         walk, resume, header = self.walk, self._resume, segment.header
-        if number == start:
-            if resume is None or header.first_op <= resume.op:
-                if resume is None and header.first_op != 1:
-                    detail = f"the log begins at op {header.first_op} and there is no checkpoint of what was before"
-                    self._record(1, header.first_op, 0, Shape.CHAIN, detail)
-                    return False
-                walk.head_op, walk.head_checksum = header.first_op - 1, header.parent
-                walk.next_offset, walk.floor_op = header.base_offset, header.floor_op
-                return True
-            walk.floor_op = header.floor_op
+        if number == start and (resume is None or header.first_op <= resume.op):
+            if resume is None and header.first_op != 1:
+                detail = f"the log begins at op {header.first_op} and there is no checkpoint of what was before"
+                self._record(1, header.first_op, 0, Shape.CHAIN, detail)
+                return False
+            walk.head_op, walk.head_checksum = header.first_op - 1, header.parent
+            walk.next_offset = header.base_offset
+            return True
         expected = walk.head_op + 1
         if header.first_op > expected and number == start:
             # Head segments go oldest first and only after the checkpoint: no lost write explains a gap here.
@@ -305,8 +313,8 @@ class LogWalker:
                 if base + at >= index.due:
                     index.add(offset, prepare.timestamp, op, base + at)
                 walk.next_offset = offset + count
-            elif operation == PURGE_PARTITION:
-                walk.next_offset, walk.floor_op = 0, op
+            elif operation == PURGE_PARTITION and self._purges(op, purge_generation(prepare.body)):
+                walk.next_offset = 0
             walk.head_op, walk.head_checksum, walk.last_operation = op, prepare.checksum, operation
             if walk.unsynced_at is None and op > self._synced_op:
                 walk.unsynced_at = (segment.first_op, base + at)
@@ -316,6 +324,16 @@ class LogWalker:
                     self._on_prepare(prepare)
 
         return visit
+
+    def _purges(self, op: int, generation: int) -> bool:
+        """True when the purge of ``op`` took effect: one of a generation that is not newer changes nothing."""
+        resume, purges = self._resume, self.walk.purges
+        if resume is not None and op <= resume.op:
+            return op == resume.purge_op
+        if generation <= (purges[-1][1] if purges else 0):
+            return False
+        purges.append((op, generation))
+        return True
 
     def _contradiction(self, op: int, checksum: int) -> str:
         """What is wrong when the entry of ``op`` is not the one that checkpoint or boot record know; empty when all

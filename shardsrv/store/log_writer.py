@@ -34,6 +34,7 @@ class LogWriter(LogReader):
         "_fence",
         "_head_full",
         "_preallocate",
+        "_purges",
         "_run",
         "_runs",
         "_segment_size",
@@ -62,6 +63,8 @@ class LogWriter(LogReader):
         self._run: EntryRun | None = None
         self._dirty: dict[int, Segment] = {}
         self._directory_dirty = False
+        # Purges that took effect, (op, generation), oldest first: the last is `floor_op`; a cut takes some back.
+        self._purges: list[tuple[int, int]] = []
 
     @property
     def pending_bytes(self) -> int:
@@ -108,10 +111,8 @@ class LogWriter(LogReader):
             run = self._new_run(segment, segment.size, None, None)
         else:
             op, checksum = (self.head_op, self.head_checksum) if before is None else (before.op, before.checksum)
-            offset, floor = (
-                (self.next_offset, self.floor_op) if before is None else (before.next_offset, before.floor_op)
-            )
-            header = SegmentHeader(op + 1, checksum, offset, floor)
+            offset = self.next_offset if before is None else before.next_offset
+            header = SegmentHeader(op + 1, checksum, offset)
             segment = Segment(segment_path(self.directory, op + 1), header, 0, 0, SparseIndex())
             run = self._new_run(segment, 0, header.encode(self.identity), before)
         self._runs.append(run)
@@ -122,10 +123,12 @@ class LogWriter(LogReader):
         assert segment.index is not None
         due, size = segment.index.due, self._segment_size
         if before is None:
-            op, checksum, offset, floor = self.head_op, self.head_checksum, self.next_offset, self.floor_op
+            op, checksum, offset = self.head_op, self.head_checksum, self.next_offset
+            floor, generation = self._purges[-1] if self._purges else (0, 0)
         else:
-            op, checksum, offset, floor = before.op, before.checksum, before.next_offset, before.floor_op
-        return EntryRun(segment, start, head, op, checksum, offset, floor, due, size)
+            op, checksum, offset = before.op, before.checksum, before.next_offset
+            floor, generation = before.floor_op, before.generation
+        return EntryRun(segment, start, head, op, checksum, offset, floor, generation, due, size)
 
     def flush(self) -> None:
         """Write everything that is buffered: one vectored write a file.
@@ -164,9 +167,12 @@ class LogWriter(LogReader):
         self.head_op = run.op
         self.head_checksum = run.checksum
         self.next_offset = run.next_offset
-        self.floor_op = run.floor_op
         self._head_full = run.ended
         if run.ended or len(runs) > 1:
+            for done in runs:
+                if done.floor_op > self.floor_op:
+                    self.floor_op = done.floor_op
+                    self._purges.append((done.floor_op, done.generation))
             self._runs = [] if run.ended else [run]
             for done in runs:
                 if done.ended:

@@ -13,8 +13,7 @@ Segment header, 256 bytes, little-endian:
      48   8 first_op u64
      56  16 parent u128: identity of first_op - 1 (0 for op 1)
      72   8 base_offset u64: next message offset before first_op (0 on metadata)
-     80   8 floor_op u64: the last purge before first_op, 0 for none: no message at or below it is served
-     88 160 zero
+     80 168 zero
     248   8 XXH3-64 of bytes 0..248
 
 A segment ends with the entry that makes its length reach the segment size, and with a purge: what lies before a purge
@@ -39,7 +38,7 @@ VERSION: Final = 1
 SEGMENT_HEADER: Final = 256
 SEND_MESSAGES: Final = 160
 PURGE_PARTITION: Final = 192
-_LAYOUT: Final = struct.Struct("<8sHHI16sQQQQQQQ160s")
+_LAYOUT: Final = struct.Struct("<8sHHI16sQQQQQQ168s")
 _HASH: Final = struct.Struct("<Q")
 assert _LAYOUT.size == SEGMENT_HEADER - 8
 
@@ -67,7 +66,6 @@ class SegmentHeader:
     first_op: int
     parent: int
     base_offset: int
-    floor_op: int = 0
 
     def encode(self, identity: GroupIdentity) -> bytes:
         """The 256 bytes."""
@@ -83,7 +81,6 @@ class SegmentHeader:
             self.parent,
             0,
             self.base_offset,
-            self.floor_op,
             b"",
         )
         return head + _HASH.pack(xxh3(head))
@@ -98,9 +95,8 @@ def decode_header(data: bytes, path: str = "") -> tuple[GroupIdentity, SegmentHe
     """
     if len(data) < SEGMENT_HEADER:
         raise Damaged(path, 0, None, SEGMENT_HEADER, len(data))
-    magic, version, length, zero, cluster, group, revision, first_op, parent, upper, base, floor, rest = (
-        _LAYOUT.unpack_from(data)
-    )
+    fields = _LAYOUT.unpack_from(data)
+    magic, version, length, zero, cluster, group, revision, first_op, parent, upper, base, rest = fields
     if magic != MAGIC:
         raise Damaged(path, 0, None, MAGIC, magic)
     stored, computed = _HASH.unpack_from(data, 248)[0], xxh3(data[:248])
@@ -108,9 +104,9 @@ def decode_header(data: bytes, path: str = "") -> tuple[GroupIdentity, SegmentHe
         raise Damaged(path, 248, None, stored, computed)
     if version != VERSION:
         raise UnsupportedVersion("log segment", path, version, VERSION, VERSION)
-    if length != SEGMENT_HEADER or zero or upper or rest.strip(b"\0") or max(first_op, base, floor) >= 1 << 62:
+    if length != SEGMENT_HEADER or zero or upper or rest.strip(b"\0") or max(first_op, base) >= 1 << 62:
         raise Damaged(path, 8, None, "constant fields and numbers below 2**62", data[8:16])
-    return GroupIdentity(cluster, group, revision), SegmentHeader(first_op, parent, base, floor)
+    return GroupIdentity(cluster, group, revision), SegmentHeader(first_op, parent, base)
 
 
 def check_identity(found: GroupIdentity, expected: GroupIdentity, path: str) -> None:

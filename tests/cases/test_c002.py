@@ -2,7 +2,8 @@
 
 import time
 
-from tests.support.client import BY_TIMESTAMP, Client
+from tests.support.client import Client
+from tests.support.frames import BY_TIMESTAMP
 from tests.support.node import Node
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.client import BY_TIMESTAMP
+from tests.support.frames import BY_TIMESTAMP
 from tests.support.node import Node
 
 KEY = base64.b64encode(bytes(range(32))).decode()

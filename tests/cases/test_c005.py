@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.client import FIRST, Client
+from tests.support.client import Client
 from tests.support.commands import topic_facts
+from tests.support.frames import FIRST
 from tests.support.node import Node
 
 EXPIRY_SECONDS = 2.0

@@ -2,8 +2,9 @@
 
 import struct
 
-from tests.support.client import FIRST, GET_OFFSET, Client
+from tests.support.client import Client
 from tests.support.commands import delete_segments, stream_facts, topic_facts, total_messages
+from tests.support.frames import FIRST, GET_OFFSET
 from tests.support.node import Node
 
 

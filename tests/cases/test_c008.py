@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.client import NEXT, Client, Refused
+from tests.support.client import Client, Refused
 from tests.support.commands import create_group, group_offset, join_group, store_group_offset
+from tests.support.frames import NEXT
 
 TOO_HIGH = (10, 1000, 2**64 - 1)
 
@@ -25,7 +26,9 @@ def test_offsets_beyond_the_end(client: Client, kind: str) -> None:
             client.store_offset("s", name, 0, offset)
 
     stored: Callable[[], int | None] = (
-        (lambda: group_offset(client, "s", "t", "g", 0)) if kind == "group" else (lambda: client.get_offset("s", "t", 0))
+        (lambda: group_offset(client, "s", "t", "g", 0))
+        if kind == "group"
+        else (lambda: client.get_offset("s", "t", 0))
     )
     client.send("s", "t", 0, [b"%d" % number for number in range(10)])
     store("t", 9)

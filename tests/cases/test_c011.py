@@ -44,7 +44,11 @@ def test_the_owner_commits(node: Node, eventually: Callable[..., None]) -> None:
     with node.client() as first, node.client() as second:
         prepare(first)
         join_group(first, "s", "t", "g")
-        seen = {(partition, message.offset) for partition in range(2) for message in poll_group(first, "s", "t", "g", partition) or []}
+        seen = {
+            (partition, message.offset)
+            for partition in range(2)
+            for message in poll_group(first, "s", "t", "g", partition) or []
+        }
         join_group(second, "s", "t", "g")
         assert assigned(second) == [] and assigned(first) == [0]
         assert group_members(first, "s", "t", "g") == {0: [0, 1], 1: []}

@@ -1,7 +1,15 @@
 """C015: totals of topics, streams and the node always are the sums of what is readable."""
 
-from tests.support.client import CREATE_PARTITIONS, PURGE_STREAM, Client, identifier
-from tests.support.commands import delete_partitions, delete_topic, purge_topic, stream_facts, topic_facts, total_messages
+from tests.support.client import Client
+from tests.support.commands import (
+    delete_partitions,
+    delete_topic,
+    purge_topic,
+    stream_facts,
+    topic_facts,
+    total_messages,
+)
+from tests.support.frames import CREATE_PARTITIONS, PURGE_STREAM, identifier
 from tests.support.node import Node
 
 

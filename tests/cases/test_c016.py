@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.support.client import CREATE_TOPIC, Client, Refused, identifier, text
+from tests.support.client import Client, Refused
 from tests.support.commands import topic_facts
+from tests.support.frames import CREATE_TOPIC, identifier, text
 from tests.support.node import Node
 
 TOPICS = 4096

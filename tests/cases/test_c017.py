@@ -1,7 +1,9 @@
 """C017: one table of allow and deny, every operation against every right.
 
-The table stands here once more, in the words of the protocol, apart from the server's. A user gets exactly one right after the other and tries every command;
-a command that is allowed may fail for another reason, one that is denied fails with 41 and nothing else. The node is compared before and after.
+The table stands here once more, in the words of the protocol, apart from the server's. A user gets exactly one right
+after the other and tries every command;
+a command that is allowed may fail for another reason, one that is denied fails with 41 and nothing else. The node is
+compared before and after.
 """
 
 import struct
@@ -12,15 +14,14 @@ import pytest
 
 from tests.support import commands as c
 from tests.support.batches import encode_batch
-from tests.support.client import (
+from tests.support.client import Client, Refused
+from tests.support.frames import (
     CREATE_PARTITIONS,
     CREATE_STREAM,
     CREATE_TOPIC,
     DELETE_STREAM,
     PURGE_STREAM,
     PURGE_TOPIC,
-    Client,
-    Refused,
     identifier,
     text,
 )

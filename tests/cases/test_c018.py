@@ -7,8 +7,9 @@ import pytest
 
 from shardsrv.wire.codes import COMMANDS, CommandCode
 from shardsrv.wire.constants import Operation
-from tests.support.client import COMMAND_EVICTION, GET_CLUSTER, NON_REPLICATED, Client, Refused
+from tests.support.client import Client, Refused
 from tests.support.commands import create_user, permissions
+from tests.support.frames import COMMAND_EVICTION, GET_CLUSTER, NON_REPLICATED
 from tests.support.node import Node
 
 GET_SNAPSHOT = 11

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.support.client import Client, ConnectionLost, Message, Refused
+from tests.support.client import Client, Message, Refused
+from tests.support.frames import ConnectionLost
 from tests.support.node import Node
 
 STREAM = "faults"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.load import STREAM, TOPIC, TRANSIENT, Ledger, Producer
-from tests.support.client import Client, ConnectionLost, Refused
+from tests.support.client import Client, Refused
+from tests.support.frames import ConnectionLost
 from tests.support.node import Node
 
 PARTITIONS = 3

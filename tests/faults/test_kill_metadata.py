@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.client import Client, ConnectionLost, Refused
+from tests.support.client import Client, Refused
+from tests.support.frames import ConnectionLost
 from tests.support.node import Node
 from tests.support.replies import Cursor, stream_record
 
@@ -122,7 +123,7 @@ def test_a_snapshot_ahead_of_its_pairing_does_not_stop_a_start(node: Node) -> No
     superblocks = {path: path.read_bytes() for path in metadata.glob("superblock.*")}
     snapshot = metadata / "snapshot.bin"
     before = snapshot.stat().st_mtime_ns
-    made = []
+    made: list[str] = []
     with node.client() as client:
         while snapshot.stat().st_mtime_ns == before:
             made.append(f"stream {len(made)}")

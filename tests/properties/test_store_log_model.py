@@ -83,7 +83,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(kind=st.integers(0, 9), count=st.integers(1, 4), size=st.sampled_from([0, 7, 300, 3000]))
     def append(self, kind: int, count: int, size: int) -> None:
         if kind == 0:
-            prepare = self.chain.purge()
+            prepare = self.chain.purge(again=count > 2)
         elif kind < 4:
             prepare = self.chain.other(size)
         else:
@@ -114,10 +114,22 @@ class LogMachine(RuleBasedStateMachine):
         offset = 0
         for prepare in self.entries[:op]:
             if prepare.operation == 192:
-                offset = 0
+                offset = 0 if self.last_purge(prepare.op)[0] == prepare.op else offset
             elif prepare.operation == 160:
                 offset += len(decode_batches(bytes(prepare.body))[0].messages)
-        return Chain(self.entries[op - 1].checksum if op else 0, op + 1, offset)
+        chain = Chain(self.entries[op - 1].checksum if op else 0, op + 1, offset)
+        chain.generation = self.last_purge(op)[1]
+        return chain
+
+    def last_purge(self, op: int) -> tuple[int, int]:
+        """(op, generation) of the last purge at or below ``op`` that took effect."""
+        last = (0, 0)
+        for prepare in self.entries[:op]:
+            if prepare.operation == 192:
+                generation = int.from_bytes(prepare.body, "little")
+                if generation > last[1]:
+                    last = (prepare.op, generation)
+        return last
 
     @rule()
     def sync(self) -> None:
@@ -141,7 +153,7 @@ class LogMachine(RuleBasedStateMachine):
     def drop(self, data: st.DataObject) -> None:
         """A checkpoint of what is synced, then the head segments below it go."""
         op = data.draw(st.integers(max(1, self.resume.op if self.resume else 1), self.synced))
-        self.resume = ResumePoint(op, self.entries[op - 1].checksum, self.behind(op).offset)
+        self.resume = ResumePoint(op, self.entries[op - 1].checksum, self.behind(op).offset, *self.last_purge(op))
         self.log.drop_below(data.draw(st.integers(1, op)))
         self.dropped = self.log.first_op - 1
 
@@ -206,14 +218,12 @@ class LogMachine(RuleBasedStateMachine):
         if not hasattr(self, "log") or not self.entries:
             return
         log = self.log
-        last_purge = max((prepare.op for prepare in self.entries if prepare.operation == 192), default=0)
+        last_purge = self.last_purge(len(self.entries))[0]
         expected = []
         for prepare in self.entries[max(last_purge, log.first_op - 1) :]:
             if prepare.operation == 160:
                 expected += [message.offset for message in decode_batches(bytes(prepare.body))[0].messages]
-        if log.floor_op != last_purge:
-            # The purge was dropped with its segment: nothing before it is left either.
-            assert log.first_op > last_purge
+        assert log.floor_op == last_purge
         for wanted in {*expected[:1], *expected[-1:], *expected[len(expected) // 2 :][:1]}:
             found = []
             at: Position | None = log.locate_offset(wanted)

@@ -15,8 +15,7 @@ TEST_LINES_MAX = 1000
 
 LONG: dict[str, str] = {
     "shardsrv/wire/error_codes.py": "one table, written by tools/generate_error_codes.py",
-    "shardsrv/store/log.py": "append, sync, cut and drop of one log share its segments and its fence",
-    "shardsrv/bus/_net.pyx": "one state machine of a connection, whose parts share C structures",
+    "tests/unit/test_bus_net.py": "every rule of the reactor against real sockets, on one set of fixtures",
 }
 """Longer files and why each is one thing."""
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import xxhash
 
 from tests.support.batches import Message, decode_batches
-from tests.support.client import (
+from tests.support.client import Client
+from tests.support.frames import (
     DELETE_OFFSET,
     DELETE_TOPIC,
     GET_OFFSET,
@@ -22,7 +23,6 @@ from tests.support.client import (
     PURGE_TOPIC,
     REGISTER,
     STORE_OFFSET,
-    Client,
     identifier,
     option_block,
     text,

@@ -29,6 +29,7 @@ class Chain:
         self.parent = parent
         self.next_op = next_op
         self.offset = offset
+        self.generation = 0
 
     def other(self, size: int = 8, fill: int = 1) -> Prepare:
         """An entry that is no batch, with a body of ``size`` bytes."""
@@ -42,10 +43,12 @@ class Chain:
         self.offset += count
         return self._make(SEND_MESSAGES, body)
 
-    def purge(self) -> Prepare:
-        """A purge: offsets begin at 0 behind it."""
-        self.offset = 0
-        return self._make(PURGE, (1).to_bytes(8, "little"))
+    def purge(self, again: bool = False) -> Prepare:
+        """A purge: offsets begin at 0 behind it; ``again``: of the same generation as the last, without effect."""
+        if not again:
+            self.generation += 1
+            self.offset = 0
+        return self._make(PURGE, self.generation.to_bytes(8, "little"))
 
     def _make(self, operation: int, body: bytes) -> Prepare:
         prepare = Prepare.load(log_of([(operation, body)], self.parent, self.next_op), 0)

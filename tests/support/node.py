@@ -17,7 +17,8 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from tests.support.client import Client, ConnectionLost, Evicted, Refused
+from tests.support.client import Client, Evicted, Refused
+from tests.support.frames import ConnectionLost
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -119,7 +119,7 @@ def test_a_purge_ends_its_segment_and_offsets_begin_again(tmp_path: Path) -> Non
     assert (log.first_op, ops(log)) == (3, [3])
     last = chain.parent
     abandon(log)
-    again, _ = open_log(tmp_path, resume=ResumePoint(3, last, 2))
+    again, _ = open_log(tmp_path, resume=ResumePoint(3, last, 2, 2, 1))
     assert (again.floor_op, again.next_offset, again.head_op) == (2, 2, 3)
 
 
@@ -134,10 +134,10 @@ def test_a_purged_log_can_be_dropped_whole_and_goes_on_from_its_checkpoint(tmp_p
     assert (log.segment_count, log.first_op, log.head_op) == (0, 3, 2)
     assert log.read_into(log.locate_offset(0), bytearray(8)) == 0
     abandon(log)
-    again, _ = open_log(tmp_path, resume=ResumePoint(2, chain.parent, 0))
+    again, _ = open_log(tmp_path, resume=ResumePoint(2, chain.parent, 0, 2, 1))
     again.append(chain.send(1))
     again.flush()
-    assert (again.head_op, again.first_op, again.floor_op, again.next_offset) == (3, 3, 0, 1)
+    assert (again.head_op, again.first_op, again.floor_op, again.next_offset) == (3, 3, 2, 1)
 
 
 def test_behind_a_purge_nothing_older_is_located(tmp_path: Path) -> None:
@@ -149,6 +149,36 @@ def test_behind_a_purge_nothing_older_is_located(tmp_path: Path) -> None:
     for place in (log.locate_offset(0), log.locate_offset(3), log.locate_time(0)):
         assert (log.read_into(place, bytearray(512)), log.next_segment(place)) == (0, None)
     assert ops(log) == [1, 2]
+
+
+def test_a_purge_of_an_old_generation_hides_nothing(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path)
+    chain = Chain()
+    for prepare in (chain.purge(), chain.send(2), chain.purge(again=True), chain.send(2)):
+        log.append(prepare)
+    log.flush()
+    assert (log.floor_op, log.next_offset, log.segment_count) == (1, 4, 3)
+    assert poll(log, log.locate_offset(0), 0) == [0, 1, 2, 3]
+    middle = log.read_prepare(2)
+    assert middle is not None
+    abandon(log)
+    for resume in (None, ResumePoint(2, middle.checksum, 2, 1, 1), ResumePoint(4, chain.parent, 4, 1, 1)):
+        again, _ = open_log(tmp_path, resume=resume)
+        assert (again.floor_op, again.next_offset) == (1, 4)
+        assert poll(again, again.locate_time(0), 0, True) == [0, 1, 2, 3]
+        abandon(again)
+
+
+def test_a_cut_takes_a_purge_back(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path)
+    chain = Chain()
+    for prepare in (chain.send(2), chain.purge(), chain.send(3), chain.purge(), chain.send(1)):
+        log.append(prepare)
+    log.flush()
+    for op, floor, offset in ((5, 4, 0), (4, 2, 3), (3, 2, 0), (2, 0, 2)):
+        log.truncate_from(op)
+        assert (log.floor_op, log.next_offset) == (floor, offset)
+    assert poll(log, log.locate_offset(0), 0) == [0, 1]
 
 
 def test_an_entry_that_does_not_chain_is_refused_and_changes_nothing(tmp_path: Path) -> None:

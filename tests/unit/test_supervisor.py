@@ -70,6 +70,14 @@ def broken(context: ShardContext) -> int:
     raise RuntimeError("planted")
 
 
+def silent(context: ShardContext) -> int:
+    """Ends when the supervisor is gone, and says nothing about how."""
+    context.control.ready(shard_pid=os.getpid())
+    for _ in heard(context):
+        pass
+    return None  # type: ignore[return-value]
+
+
 def out_of_space(context: ShardContext) -> int:
     if context.shard == 1:
         raise ExceptionGroup(
@@ -390,6 +398,19 @@ def test_the_shards_follow_a_killed_supervisor_and_free_the_lock(start: Start, t
     again.until("is ready")
     assert all(gone(pid) for pid in pids)
     assert again.stop() == ExitCode.CLEAN
+
+
+def test_a_shard_that_ends_oddly_never_runs_the_code_of_the_supervisor(start: Start, tmp_path: Path) -> None:
+    node = start(silent)
+    pids = shard_pids(node)
+    node.until("is ready")
+    lock = tmp_path / "data" / "lock"
+    holder = lock.read_text()
+    assert holder.strip() == str(node.pid)
+    node.signal(signal.SIGKILL)
+    assert all(gone(pid) for pid in pids)
+    assert lock.read_text() == holder
+    assert "shutdown complete" not in (tmp_path / "data" / "logs" / "shardsrv.log").read_text()
 
 
 def test_deaths_before_readiness_are_a_crash_loop(start: Start, tmp_path: Path) -> None:

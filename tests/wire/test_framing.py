@@ -7,16 +7,15 @@ import pytest
 import xxhash
 
 from tests.support.batches import encode_batch
-from tests.support.client import (
+from tests.support.client import Client, Refused
+from tests.support.frames import (
     COMMAND_REPLY,
     CREATE_STREAM,
     HEADER_SIZE,
     NON_REPLICATED,
     PING,
-    Client,
     Connection,
     ConnectionLost,
-    Refused,
     request_header,
     text,
 )
