@@ -49,13 +49,17 @@ class SyncPlan:
         """
         path = self._log.directory
         try:
-            for segment, _ in self.covered:
+            # The handles of the plan: a segment that is retired meanwhile keeps none of its own.
+            for (segment, _), handle in zip(self.covered, self.fds, strict=True):
                 path = segment.path
-                self._disk.fdatasync(segment.handle)
+                self._disk.fdatasync(handle)
             if self.directory:
                 path = self._log.directory
                 self._disk.fsync_dir(path)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self._log.fenced is not None:
+                # The log was closed and its directory removed meanwhile: nothing is left that could be durable.
+                return
             self.failed = True
             fault = disk_fault(error, path, SYNC)
             self._log.fence(str(fault))

@@ -71,6 +71,7 @@ class Node:
             **(environment or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self.root_password = "iggy"
 
     def __enter__(self) -> "Node":
         self.start()
@@ -84,8 +85,12 @@ class Node:
         """Process id of the supervisor."""
         return self._running().pid
 
-    def start(self, timeout: float = START_TIMEOUT) -> float:
-        """Start and wait until a login is answered; returns the seconds that took. Raises :class:`NodeFailed`."""
+    def start(self, timeout: float = START_TIMEOUT, password: str = "iggy") -> float:
+        """Start and wait until a login is answered; returns the seconds that took. Raises :class:`NodeFailed`.
+
+        ``password``: that of root, for the login.
+        """
+        self.root_password = password
         if self.process is not None and self.process.poll() is None:
             raise RuntimeError("the node runs already")
         self.root.mkdir(parents=True, exist_ok=True)
@@ -190,7 +195,7 @@ class Node:
     def _answers(self, deadline: float) -> bool:
         try:
             with Client(self.host, self.port, max(0.1, deadline - time.monotonic())) as client:
-                client.login()
+                client.login(password=self.root_password)
         except (OSError, ConnectionLost):
             return False
         except (Refused, Evicted) as refusal:
