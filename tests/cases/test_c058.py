@@ -15,9 +15,7 @@ def test_a_retry_is_stored_once(node: Node, client: Client) -> None:
         assert {answer.status for answer in answers} == {0}
         assert len({answer.body for answer in answers}) == 1
     for partition in range(2):
-        wanted = [
-            payload for number in range(partition, 50, 2) for payload in (b"%d" % number, b"%d again" % number)
-        ]
+        wanted = [payload for number in range(partition, 50, 2) for payload in (b"%d" % number, b"%d again" % number)]
         assert [message.payload for message in client.poll_all("s", "t", partition)] == wanted
     older = send_body("s", "t", 0, 1, encode_batch([b"another body under an older number"]))
     answer = client.exchange(SEND_MESSAGES, older, request=3)

@@ -1,7 +1,9 @@
-"""A living node against a model of plain dictionaries: random valid and invalid commands of streams, topics, partitions, groups, offsets and users,
+"""A living node against a model of plain dictionaries: random valid and invalid commands of streams, topics,
+partitions, groups, offsets and users,
 with stops and kills (SIGKILL) between them.
 
-Every answer is compared, code for code, and after every start the whole picture. Topics are ``persisted`` in one half of the runs and ``replicated`` in the other: both
+Every answer is compared, code for code, and after every start the whole picture. Topics are ``persisted`` in one half
+of the runs and ``replicated`` in the other: both
 survive the end of a process. SHARDSRV_MODEL_STEPS sets the number of steps.
 """
 
@@ -271,7 +273,9 @@ class Model:
 
     def _assign_all(self, topic: dict[str, Any]) -> None:
         for group in topic["groups"].values():
-            group["offsets"] = {number: at for number, at in group["offsets"].items() if number < len(topic["partitions"])}
+            group["offsets"] = {
+                number: at for number, at in group["offsets"].items() if number < len(topic["partitions"])
+            }
 
 
 Step = tuple[Callable[[Client], object], Callable[[Model], int]]
@@ -330,7 +334,9 @@ def compare(client: Client, model: Model) -> None:
                 assert [message.offset for message in found] == list(range(len(found)))
                 assert facts.partitions[number].messages == len(found)
                 for consumer in (1, 2, "reader"):
-                    assert client.get_offset(stream_id, topic_id, number, consumer) == partition["offsets"].get(consumer)
+                    assert client.get_offset(stream_id, topic_id, number, consumer) == partition["offsets"].get(
+                        consumer
+                    )
                 stored = partition["offsets"].get(1)
                 if stored is not None:
                     rest = client.poll(stream_id, topic_id, number, strategy=NEXT, consumer=1)
@@ -378,7 +384,10 @@ def test_random_lives(tmp_path: Path, seed: int) -> None:
                     raise AssertionError(f"step {done} of seed {seed}: {error}\n{node.log_tail()}") from error
                 wanted = expect(model)
                 trail.append(f"{done}: {code} {expect.__code__.co_names}")
-                assert code == wanted, f"step {done} of seed {seed}: {code} instead of {wanted}: {expect.__code__.co_names}\n" + "\n".join(trail[-20:])
+                assert code == wanted, (
+                    f"step {done} of seed {seed}: {code} instead of {wanted}: {expect.__code__.co_names}\n"
+                    + "\n".join(trail[-20:])
+                )
                 done += 1
             compare(client, model)
             end = random_.choice(("stop", "kill", "reconnect"))
