@@ -295,28 +295,88 @@ def draw(random_: random.Random) -> Step:
     where = identifier(stream) + identifier(topic)
     steps: list[tuple[int, Step]] = [
         (6, (lambda k: k.change(CREATE_STREAM, text(name)), lambda m: m.create_stream(name))),
-        (2, (lambda k: k.change(c.UPDATE_STREAM, identifier(stream) + text(name)), lambda m: m.update_stream(stream, name))),
+        (
+            2,
+            (
+                lambda k: k.change(c.UPDATE_STREAM, identifier(stream) + text(name)),
+                lambda m: m.update_stream(stream, name),
+            ),
+        ),
         (2, (lambda k: k.change(DELETE_STREAM, identifier(stream)), lambda m: m.delete_stream(stream))),
         (1, (lambda k: k.change(PURGE_STREAM, identifier(stream)), lambda m: m.purge_stream(stream))),
-        (12, (lambda k: k.change(CREATE_TOPIC, identifier(stream) + counted + text(name)), lambda m: m.create_topic(stream, name, count))),
+        (
+            12,
+            (
+                lambda k: k.change(CREATE_TOPIC, identifier(stream) + counted + text(name)),
+                lambda m: m.create_topic(stream, name, count),
+            ),
+        ),
         (2, (lambda k: c.delete_topic(k, stream, topic), lambda m: m.delete_topic(stream, topic))),
         (1, (lambda k: c.purge_topic(k, stream, topic), lambda m: m.purge_topic(stream, topic))),
-        (4, (lambda k: k.change(CREATE_PARTITIONS, where + counted), lambda m: m.create_partitions(stream, topic, count))),
-        (3, (lambda k: k.change(c.DELETE_PARTITIONS, where + counted), lambda m: m.delete_partitions(stream, topic, count))),
-        (30, (lambda k: k.send(stream, topic, partition, payloads), lambda m: m.send(stream, topic, partition, payloads))),
-        (15, (lambda k: k.store_offset(stream, topic, partition, offset, consumer), lambda m: m.store(stream, topic, partition, offset, consumer))),
-        (5, (lambda k: k.delete_offset(stream, topic, partition, consumer), lambda m: m.forget(stream, topic, partition, consumer))),
-        (8, (lambda k: c.create_group(k, stream, topic, "g" if offset < 3 else "h"), lambda m: m.create_group(stream, topic, "g" if offset < 3 else "h"))),
+        (
+            4,
+            (
+                lambda k: k.change(CREATE_PARTITIONS, where + counted),
+                lambda m: m.create_partitions(stream, topic, count),
+            ),
+        ),
+        (
+            3,
+            (
+                lambda k: k.change(c.DELETE_PARTITIONS, where + counted),
+                lambda m: m.delete_partitions(stream, topic, count),
+            ),
+        ),
+        (
+            30,
+            (
+                lambda k: k.send(stream, topic, partition, payloads),
+                lambda m: m.send(stream, topic, partition, payloads),
+            ),
+        ),
+        (
+            15,
+            (
+                lambda k: k.store_offset(stream, topic, partition, offset, consumer),
+                lambda m: m.store(stream, topic, partition, offset, consumer),
+            ),
+        ),
+        (
+            5,
+            (
+                lambda k: k.delete_offset(stream, topic, partition, consumer),
+                lambda m: m.forget(stream, topic, partition, consumer),
+            ),
+        ),
+        (
+            8,
+            (
+                lambda k: c.create_group(k, stream, topic, "g" if offset < 3 else "h"),
+                lambda m: m.create_group(stream, topic, "g" if offset < 3 else "h"),
+            ),
+        ),
         (2, (lambda k: c.delete_group(k, stream, topic, group), lambda m: m.delete_group(stream, topic, group))),
         (8, (lambda k: c.join_group(k, stream, topic, group), lambda m: m.join_group(stream, topic, group))),
         (3, (lambda k: c.leave_group(k, stream, topic, group), lambda m: m.leave_group(stream, topic, group))),
-        (10, (lambda k: c.store_group_offset(k, stream, topic, group, partition, offset), lambda m: m.store_group(stream, topic, group, partition, offset))),
+        (
+            10,
+            (
+                lambda k: c.store_group_offset(k, stream, topic, group, partition, offset),
+                lambda m: m.store_group(stream, topic, group, partition, offset),
+            ),
+        ),
         (2, (lambda k: c.create_user(k, new_user, password), lambda m: m.create_user(new_user, password))),
         (1, (lambda k: c.delete_user(k, user), lambda m: m.delete_user(user))),
-        (1, (lambda k: c.change_password(k, user, password, "third"), lambda m: m.change_password(user, password, "third"))),
+        (
+            1,
+            (
+                lambda k: c.change_password(k, user, password, "third"),
+                lambda m: m.change_password(user, password, "third"),
+            ),
+        ),
         (2, (lambda k: c.create_token(k, token), lambda m: m.create_token(token))),
         (1, (lambda k: c.delete_token(k, token), lambda m: m.delete_token(token))),
-    ]  # fmt: skip
+    ]
     return random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0]
 
 
