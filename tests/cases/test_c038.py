@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.support.client import NEXT
+from tests.support.frames import NEXT
 from tests.support.node import Node
 
 FIRST, TOTAL = 300, 1500

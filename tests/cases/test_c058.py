@@ -1,7 +1,8 @@
 """C058: a send that is repeated because its reply was lost is stored once, and every reply names the same place."""
 
 from tests.support.batches import encode_batch
-from tests.support.client import SEND_MESSAGES, Client, send_body
+from tests.support.client import Client
+from tests.support.frames import SEND_MESSAGES, send_body
 from tests.support.node import Node
 
 

@@ -17,17 +17,15 @@ from typing import Any
 import pytest
 
 from tests.support import commands as c
-from tests.support.client import (
+from tests.support.client import Client, Evicted, Refused
+from tests.support.frames import (
     CREATE_PARTITIONS,
     CREATE_STREAM,
     CREATE_TOPIC,
     DELETE_STREAM,
     NEXT,
     PURGE_STREAM,
-    Client,
     ConnectionLost,
-    Evicted,
-    Refused,
     identifier,
     text,
 )
