@@ -36,6 +36,7 @@ cdef class Tick(Record):
 
 
 cdef class Message(Record):
+    cdef public int peer
     cdef public object header
     cdef public object body
     cdef public object now
@@ -44,3 +45,7 @@ cdef class Message(Record):
 cdef class PrepareRead(Record):
     cdef public object token
     cdef public object prepare
+
+
+cdef class Truncated(Record):
+    cdef public object token
