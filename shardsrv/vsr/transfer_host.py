@@ -1,0 +1,53 @@
+"""What a state transfer needs of the replica that it belongs to. The replica is the host of its own transfer."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from shardsrv.vsr.transfer_install import Checked, InstallPlan, SnapshotWriter
+
+
+class TransferHost(Protocol):
+    """Facts are read in the step in which they are used, never remembered."""
+
+    identity: Any  # cluster, group, created_revision, replica, replica_count
+    policy: Any  # plane
+    view: Any
+    commit_min: Any
+    commit_max: Any
+    snapshots: SnapshotWriter
+
+    @property
+    def caught_up_primary(self) -> bool:
+        """Primary in Normal, not transferring, everything that is known to be committed applied."""
+
+    @property
+    def offer_generation(self) -> int | None:
+        """A number that every checkpoint and install raises; None when the group never makes checkpoints."""
+
+    @property
+    def purge_generation(self) -> int:
+        """The newest purge that is known to be committed; 0 on metadata."""
+
+    @property
+    def clients_max(self) -> int:
+        """Capacity of the live client table; 0 without one."""
+
+    def capture_for_transfer(self) -> Any:
+        """The live part of an offer, immutable: a `TableView` (metadata), a checkpoint payload (partitions)."""
+
+    def record_transferred(self, op: int, checksum: int, out: list[Any]) -> None:
+        """Write the pair (``op``, ``checksum``) to the superblock as soon as its writer is free. `pair_recorded` or
+        `pair_failed` of the receiver follows."""
+
+    def take_transferred(
+        self, content: Checked, plan: InstallPlan, head: tuple[int, int] | None, out: list[Any]
+    ) -> None:
+        """Change memory in one step: plane, client table, commit point and, when ``head`` (op, checksum of the log) is
+        given, the head."""
+
+    def transfer_ended(self, peer: int, out: list[Any]) -> None:
+        """No transfer is under way any more: walk what can be walked, then repair, from ``peer`` first (-1: any)."""
+
+    def transfer_broke(self, fault: Exception, out: list[Any]) -> None:
+        """The log could not be brought behind the installed state: what it holds is not known. The group is fenced."""
