@@ -1,0 +1,84 @@
+"""The end of a run: when it has converged, and what must then be equal, byte by byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardsrv._core import xxh3
+from shardsrv.sim.oracles import Violation
+from shardsrv.store.group_key import METADATA
+from shardsrv.vsr.replica import NORMAL
+
+if TYPE_CHECKING:
+    from shardsrv.sim.groups import SimGroup
+    from shardsrv.sim.node import Node
+    from shardsrv.sim.world import World
+
+
+def _groups(node: Node) -> dict[object, SimGroup]:
+    assert node.metadata is not None
+    return {METADATA: node.metadata} | {group.key: group for group in node.groups.values()}
+
+
+def converged(world: World) -> bool:
+    """Every member is up and serves the same groups at the same commit, with nothing in flight and nobody waiting."""
+    if any(client._ask is not None for client in world.clients):
+        return False
+    marks = None
+    for node in world.nodes:
+        if not node.up or node.metadata is None or node._dirty or node._unsynced or node._round_running:
+            return False
+        found = {}
+        for key, group in _groups(node).items():
+            replica = group.replica
+            busy = replica.in_flight or group.waiting or group.checkpointing or replica.head_op != replica.commit_min
+            if replica.status != NORMAL or group.fault is not None or busy or getattr(group, "purging", False):
+                return False
+            found[key] = replica.commit_min
+        if marks is not None and found != marks:
+            return False
+        marks = found
+    return True
+
+
+def check_final(world: World) -> None:
+    """States and logs of all members are equal, and hold what was acknowledged."""
+    states: dict[object, tuple[str, int]] = {}
+    logs: dict[tuple[object, int], int] = {}
+    for node in world.nodes:
+        assert node.metadata is not None
+        owned = {(item.identity.group, item.identity.created_revision) for item in node.metadata.plane.owned()}
+        held = {(key.group, key.created_revision) for key in (group.key for group in node.groups.values())}
+        if owned != held:
+            raise Violation("partitions", f"{node.name} serves {sorted(held)}, metadata has {sorted(owned)}")
+        for key, group in _groups(node).items():
+            _compare_state(node, key, group, states)
+            _compare_log(node, key, group, logs)
+            world.oracles.acknowledged.converged(group.key, group.replica.commit_min)
+
+
+def _compare_state(node: Node, key: object, group: SimGroup, states: dict[object, tuple[str, int]]) -> None:
+    if key == METADATA:
+        table = group.replica.table
+        assert table is not None
+        payload = group.plane.encode_snapshot(group.applied_checksum, 0, table.snapshot())
+    else:
+        payload = group.plane.checkpoint(group.applied_checksum)
+    digest = xxh3(payload)
+    first = states.setdefault(key, (node.name, digest))
+    if first[1] != digest:
+        raise Violation("states", f"{key}: {node.name} and {first[0]} end in other states")
+
+
+def _compare_log(node: Node, key: object, group: SimGroup, logs: dict[tuple[object, int], int]) -> None:
+    """Stored bytes: the header as it lies on disk and the body behind it."""
+    expected = group.log.first_op
+    for prepare in group.log.scan(1):
+        if prepare.op != expected:
+            raise Violation("logs", f"{key}: {node.name} has op {prepare.op} where {expected} should be")
+        expected += 1
+        digest = xxh3(bytes(prepare.header) + bytes(prepare.body))
+        if logs.setdefault((key, prepare.op), digest) != digest:
+            raise Violation("logs", f"{key}: {node.name} holds other bytes at op {prepare.op}")
+    if expected != group.replica.commit_min + 1:
+        raise Violation("logs", f"{key}: {node.name} ends at op {expected - 1}, not {group.replica.commit_min}")
