@@ -100,8 +100,8 @@ class CheckStaged(Record):
 
 class InstallSnapshot(Record):
     """Make ``content`` (`transfer_install.Checked`) durable as the state to recover from: the snapshot file of the
-    metadata group, the swap record of a partition. ``applied_op`` is this member's own; a log that contradicts the
-    content is cut behind it first. Answered by `Installed`."""
+    metadata group, the swap record of a partition. ``applied_op`` is this member's own; entries of the log
+    above it that contradict the content are cut away first. Answered by `Installed`."""
 
     __slots__ = ("applied_op", "content", "token")
 
@@ -112,8 +112,9 @@ class InstallSnapshot(Record):
 
 
 class RebaseLog(Record):
-    """The installed state is the floor now: entries that it replaces leave the log, and the next one is op + 1 behind
-    ``content``. Entries above that chain to it stay. A barrier as `TruncateFrom`. Answered by `LogRebased`."""
+    """The installed state is the floor now: what the log held leaves it (for a partition, what was fetched takes its
+    place), and the next entry is the one behind ``content.op``. A barrier as `TruncateFrom`. Answered by
+    `LogRebased`."""
 
     __slots__ = ("content", "token")
 

@@ -80,15 +80,14 @@ class Installed(Record):
 
 
 class LogRebased(Record):
-    """The log begins behind the installed state, or holds the entries that follow it; ``head_op`` and
-    ``head_checksum`` are those of the log now."""
+    """The log ends at the op of the installed state; ``first_op`` is the oldest entry that it holds (the op behind the
+    state when it holds none)."""
 
-    __slots__ = ("fault", "head_checksum", "head_op", "token")
+    __slots__ = ("fault", "first_op", "token")
 
-    def __init__(self, token: int, head_op: int, head_checksum: int, fault: Exception | None = None) -> None:
+    def __init__(self, token: int, first_op: int, fault: Exception | None = None) -> None:
         self.token = token
-        self.head_op = head_op
-        self.head_checksum = head_checksum
+        self.first_op = first_op
         self.fault = fault
 
 

@@ -40,11 +40,14 @@ class TransferHost(Protocol):
         """Write the pair (``op``, ``checksum``) to the superblock as soon as its writer is free. `pair_recorded` or
         `pair_failed` of the receiver follows."""
 
+    def holds(self, op: int, checksum: int) -> bool:
+        """Whether the own log holds entry ``op`` with this identity, and so everything before it."""
+
     def take_transferred(
-        self, content: Checked, plan: InstallPlan, head: tuple[int, int] | None, out: list[Any]
+        self, content: Checked, plan: InstallPlan, commit_op: int, first_op: int, out: list[Any]
     ) -> None:
-        """Change memory in one step: plane, client table, commit point and, when ``head`` (op, checksum of the log) is
-        given, the head."""
+        """Change memory in one step: what is known to be committed (``commit_op``), the client table, and when the plan
+        restores the plane, the commit point and the head, over a log that begins at ``first_op``."""
 
     def transfer_ended(self, peer: int, out: list[Any]) -> None:
         """No transfer is under way any more: walk what can be walked, then repair, from ``peer`` first (-1: any)."""

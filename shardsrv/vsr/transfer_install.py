@@ -4,12 +4,17 @@ An install that restores is ordered: snapshot durable, pair durable, log behind 
 written is a degraded success: the snapshot is complete, a lagging pair is accepted at start, and the next record of the
 superblock carries it.
 
-| snapshot above own applied op | table at or above both | state machine, files, log | client table |
-|---|---|---|---|
-| yes | yes | the snapshot's | the offered one |
-| yes | no | the snapshot's | the snapshot's own |
-| no | yes | stay | the offered one |
-| no | no | stay | stays |
+| snapshot above own applied op | own log holds its entry | table at or above what is applied then | files | table |
+|---|---|---|---|---|
+| yes | no | yes | the snapshot's | the offered one |
+| yes | no | no | the snapshot's | the snapshot's own |
+| yes | yes | yes | stay, the log is walked | the offered one |
+| yes | yes | no | stay, the log is walked | stays |
+| no | | yes | stay | the offered one |
+| no | | no | stay | stays |
+
+A log that holds the snapshot's entry holds everything before it, and maybe entries above that this member has
+acknowledged: dropping them could lose what was committed with its help.
 
 Invariants: what is installed is never older than what it replaces; everything that can refuse is looked at before the
 first write; a checkpoint and an install never write at the same time, and whether the snapshot is ahead is decided in
@@ -47,15 +52,17 @@ _CHECKPOINT: Final = int(ArtifactKind.PARTITION_CHECKPOINT)
 class Checked:
     """What was fetched, verified and decoded, and can be restored.
 
-    ``op``, ``checksum``, ``timestamp``: the entry at which the state was taken. ``state``: what `Plane.restore` takes.
-    ``table`` and ``table_frontier``: the transferred client table and the op at which it was read (None and 0 without
-    one). ``source``: the driver's own.
+    ``op``, ``checksum``, ``timestamp``: the entry at which the state was taken. ``state``: what `Plane.restore` takes,
+    and ``base_table`` the client table of the same op, from the snapshot itself. ``table`` and ``table_frontier``: the
+    transferred client table and the op at which it was read. Both tables are None for a partition. ``source``: the
+    driver's own.
     """
 
     op: int
     checksum: int
     timestamp: int
     state: Any
+    base_table: ClientTable | None = None
     table: ClientTable | None = None
     table_frontier: int = 0
     purge_generation: int = 0
@@ -90,11 +97,12 @@ class InstallOutcome:
     pairing_durable: bool
 
 
-def plan_install(applied_op: int, content: Checked) -> InstallPlan:
-    """The plan for a member that has applied ``applied_op``."""
-    ahead = content.op > applied_op
-    newest = max(content.op, applied_op)
-    return InstallPlan(ahead, content.table is not None and content.table_frontier >= newest, newest)
+def plan_install(applied_op: int, holds: bool, content: Checked) -> InstallPlan:
+    """The plan for a member that has applied ``applied_op`` and whose log ``holds`` the entry of the content, or
+    not."""
+    restores = content.op > applied_op and not holds
+    frontier = content.op if restores else applied_op
+    return InstallPlan(restores, content.table is not None and content.table_frontier >= frontier, frontier)
 
 
 def examine(

@@ -112,6 +112,11 @@ class TransferReceiver:
         return self._session is not None
 
     @property
+    def awaited_pair(self) -> int:
+        """Op of the pair that an install waits for; 0 for none."""
+        return self._pair_op
+
+    @property
     def stage(self) -> int:
         """Of `transfer_stage`."""
         return IDLE if self._session is None else self._session.stage
@@ -406,9 +411,9 @@ class TransferReceiver:
             return
         session.stage = INSTALLING
         applied = self._host.commit_min
-        session.plan = plan_install(applied, content)
+        session.plan = plan_install(applied, self._host.holds(content.op, content.checksum), content)
         if not session.plan.restores:
-            self._finish(session, None, out)
+            self._finish(session, 0, out)
             return
         session.token = self._next_token()
         out.append(InstallSnapshot(session.token, content, applied))
@@ -455,14 +460,14 @@ class TransferReceiver:
             self._end(out, keep=False)
             self._host.transfer_broke(event.fault, out)
             return
-        self._finish(session, (event.head_op, event.head_checksum), out)
+        self._finish(session, event.first_op, out)
 
-    def _finish(self, session: Session, head: tuple[int, int] | None, out: list[Any]) -> None:
+    def _finish(self, session: Session, first_op: int, out: list[Any]) -> None:
         """Change memory, then go back to ordinary life: walk, and repair the tail from the same peer."""
         content, plan, target, peer = session.content, session.plan, session.target, session.peer
         assert content is not None and plan is not None and target is not None
         durable = self._pair_durable or not plan.restores
-        self._host.take_transferred(content, plan, head, out)
+        self._host.take_transferred(content, plan, target.commit_op, first_op, out)
         self._end(out, keep=False)
         self.stall_rounds = 0
         self.decode_failures = 0
