@@ -55,6 +55,7 @@ class Member:
 
     __slots__ = (
         "acked_op",
+        "asked",
         "asked_view",
         "canonical",
         "canonical_low",
@@ -130,7 +131,9 @@ class Member:
         self.heard_heartbeat = 0
         self.sent_heartbeat = 0
         self.sent_commit = 0
-        self.asked_view = 0
+        self.asked_view = (0, 0)
+        self.asked: dict[int, tuple[int, int]] = {}
+        """Who waits for a StartView: peer -> (nonce, head when it asked)."""
         # repair and transfer
         self.repair: RepairSession | None = None
         self.serving = Serving()
@@ -292,7 +295,9 @@ def pump(replica: Any, out: list[Any]) -> None:
     """Whatever changed, do what has become possible by it."""
     if replica.status == VIEW_CHANGE:
         view_change.pump(replica, out)
-    elif replica.status == NORMAL and not replica.leads:
+    elif replica.leads:
+        start_view.tell(replica, out)
+    elif replica.status == NORMAL:
         start_view.pump(replica, out)
     ingest.commit(replica, out)
     normal.acknowledge(replica, out)

@@ -58,14 +58,30 @@ def verdict(*facts: bool) -> str:
 
 
 def announce(replica: Any, peers: list[int], nonce: int, out: list[Any]) -> None:
-    """Tell ``peers`` that the view has started, with the end of its log; ``nonce`` is the echo of who asked."""
-    if not replica.leads or replica.status != NORMAL or not view_durable(replica):
+    """Tell ``peers`` that the view has started, with the end of its log; ``nonce`` is the echo of who asked.
+
+    What is told is the log up to the present head, once that is synced: an entry that an asker acknowledged in an
+    earlier life is at or below it.
+    """
+    if replica.leads and replica.status == NORMAL:
+        for peer in peers:
+            replica.member.asked[peer] = (nonce, replica.head_op)
+        tell(replica, out)
+
+
+def tell(replica: Any, out: list[Any]) -> None:
+    """Answer those who wait for it and may be answered by now."""
+    m = replica.member
+    if not m.asked or not replica.leads or not view_durable(replica):
         return
-    head = replica.head_op
-    commit = known_commit(replica)
-    body = encode_headers(replica, low_op(head, commit)) if head else b""
-    header = StartViewHeader(**fields(replica, op=head, commit=commit, incarnation=nonce, **body_fields(body)))
-    for peer in peers:
+    log_synced(replica, out)
+    for peer, (nonce, head) in list(m.asked.items()):
+        if m.log.synced_op < head:
+            continue
+        del m.asked[peer]
+        commit = min(known_commit(replica), head)
+        body = encode_headers(replica, head, low_op(head, commit)) if head else b""
+        header = StartViewHeader(**fields(replica, op=head, commit=commit, incarnation=nonce, **body_fields(body)))
         out.append(Send(peer, header, body))
 
 

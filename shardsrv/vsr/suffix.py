@@ -25,11 +25,11 @@ def low_op(head: int, commit: int) -> int:
     return max(commit, 1, head - SUFFIX_MAX + 1)
 
 
-def encode_headers(replica: Any, low: int) -> bytes:
-    """Slots from the head down to ``low``; a commit point whose header is not known is blank."""
+def encode_headers(replica: Any, head: int, low: int) -> bytes:
+    """Slots from ``head`` down to ``low``; an entry at or below the commit point whose header is not known is blank."""
     log = replica.member.log
     slots: list[bytes] = []
-    for op in range(replica.head_op, low - 1, -1):
+    for op in range(head, low - 1, -1):
         entry = log.header(op)
         slots.append(PrepareHeader.blank(op).pack() if entry is None else bytes(entry.header))
     return b"".join(slots)
@@ -59,7 +59,7 @@ def vote_frame(replica: Any) -> tuple[dict[str, Any], bytes]:
     """(fields, body) of the DoViewChange with `own_vote`."""
     m = replica.member
     vote = own_vote(replica)
-    body = encode_headers(replica, low_op(vote.op, vote.commit)) if vote.op else b""
+    body = encode_headers(replica, vote.op, low_op(vote.op, vote.commit)) if vote.op else b""
     slots = len(body) // HEADER_SIZE
     present = sum(1 << vote.op - op for op in vote.present)
     known = b"".join(incarnation.to_bytes(INCARNATION_SIZE, "little") for incarnation in m.incarnations)

@@ -52,6 +52,7 @@ def forget_view(replica: Any, out: list[Any]) -> None:
     m.side.clear()
     m.repair = None
     m.serving.clear()
+    m.asked.clear()
     m.transfer.view_changed(replica, out)
 
 
