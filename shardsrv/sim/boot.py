@@ -132,6 +132,11 @@ def open_tables(node: Node, owned: list[OwnedPartition]) -> list[PartitionSimGro
     entries = [
         BootEntry(group.key, group.log.synced_op, group.log.head_checksum, group.log.head_op) for group in opened
     ]
+    # What is known of a partition in doubt stays known.
+    for identity in node.doubtful:
+        facts = node.boot_facts.get(key_of(identity))
+        if facts is not None:
+            entries.append(facts.carried(node.boot_id))
     node.partition_boot = BootRecord.create(
         node.disk, node.directory.boot_record(SHARD), node.boot_id, node.generation, entries
     )
@@ -206,7 +211,8 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
 def facts_of(node: Node, key: GroupKey) -> LogFacts:
     """What the boot record of the life before knows of a log."""
     boot = node.boot_facts.get(key)
-    return boot.log_facts(node.boot_id, node.options.replicas) if boot is not None else LogFacts(members=node.options.replicas)
+    members = node.options.replicas
+    return LogFacts(members=members) if boot is None else boot.log_facts(node.boot_id, members)
 
 
 def _replay(node: Node, key: GroupKey, replica: Replica, prepare: Prepare) -> None:

@@ -454,7 +454,12 @@ class Node:
             self._unsynced.pop(group, None)  # type: ignore[arg-type]
             self._urgent.pop(group, None)  # type: ignore[arg-type]
             path = self.directory.partition(*key)
-            self.disk.remove_tree(path)
+            if self.disk.exists(path):
+                for name in self.disk.listdir(path):
+                    self.disk.unlink(f"{path}/{name}")
+                # Nothing of a directory that is gone stays undecided: the disk would carry it along for ever.
+                self.disk.fsync_dir(path)
+                self.disk.remove_tree(path)
             if self.disk.exists(path.rpartition("/")[0]):
                 self.disk.fsync_dir(path.rpartition("/")[0])
             self.partition_boot.remove(key)
@@ -476,9 +481,10 @@ class Node:
         if not group.replica.can_accept or not group.replica.is_primary or now < group.purge_asked:
             return
         group.purge_asked = now + 500 * MILLISECOND
-        body = offsets.encode_purge(group.purge_wanted)
+        wanted = group.purge_wanted
+        body = offsets.encode_purge(wanted)
         request = Request(
-            ZERO_ID, 0, 0, int(Operation.PURGE_PARTITION), 0, group.purge_wanted, PERSISTED, body, None, self.clock.wall()
+            ZERO_ID, 0, 0, int(Operation.PURGE_PARTITION), 0, wanted, PERSISTED, body, None, self.clock.wall()
         )
         group.purge(request)
 

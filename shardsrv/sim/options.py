@@ -157,8 +157,8 @@ def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | 
         (name, weight * random.choice((0, 1, 1, 1, 4)) if name != "send" else weight) for name, weight in WEIGHTS
     )
     load = LoadOptions(
-        clients=random.randint(2, 8),
-        think_mean=random.choice((2, 10, 40)) * MILLISECOND,
+        clients=random.randint(2, 6),
+        think_mean=random.choice((10, 30, 100)) * MILLISECOND,
         timeout=random.choice((300, 1_000)) * MILLISECOND,
         older=0.5,
         persisted=random.choice((0.0, 0.5, 1.0)),

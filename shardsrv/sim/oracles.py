@@ -59,7 +59,8 @@ class Agreement:
         known = group.at(prepare.op)
         if known is None:
             if prepare.op != group.head + 1:
-                raise Violation("agreement", f"{node.name} commits op {prepare.op} of {key}, known up to {group.head}")
+                text = f"{node.name} commits op {prepare.op} of {key}, known up to {group.head}"
+                raise Violation("agreement", text)
             return group.add(prepare, reply), True
         if known.unknown:
             known.learn(prepare, reply)
@@ -67,7 +68,7 @@ class Agreement:
         if known.checksum != prepare.checksum:
             raise Violation(
                 "agreement",
-                f"{node.name} commits op {prepare.op} of {key} as {prepare.checksum:016x}, it was {known.checksum:016x}",
+                f"{node.name} commits {prepare.checksum:016x} as op {prepare.op} of {key}, it was {known.checksum:016x}",
             )
         if known.reply != reply:
             raise Violation("replies", f"{node.name} answers op {prepare.op} of {key} with other bytes")
@@ -260,7 +261,7 @@ class Acknowledged:
         """At the end: every member holds what was acknowledged (that it is the same, `Agreement` has seen)."""
         known = self._history.group(key)
         if commit < known.acknowledged:
-            raise Violation("durability", f"{key}: op {known.acknowledged} was acknowledged, the cluster is at {commit}")
+            raise Violation("durability", f"{key}: op {known.acknowledged} was acknowledged, all are at {commit}")
 
 
 class Oracles:
@@ -296,7 +297,7 @@ class Oracles:
         self.marks.installed(node, key, op)
         if op > group.head:
             if not group.losses:
-                raise Violation("checkpoint", f"{node.name} {key} starts at op {op}, nobody committed above {group.head}")
+                raise Violation("checkpoint", f"{node.name} {key} starts at op {op}, committed is {group.head}")
             group.skip(op, plane)
 
     def replayed(self, node: Node, key: GroupKey, prepare: Prepare, reply: bytes) -> None:

@@ -32,6 +32,9 @@ from shardsrv.vsr.quorum import replication_quorum
 from shardsrv.vsr.replica import NORMAL
 
 CONVERGE: Final = 120 * SECOND
+_DEFECTS: Final = (
+    ShardsrvError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
+)
 CLUSTER: Final = b"simulated members"[:16]
 
 
@@ -111,7 +114,7 @@ class World:
             self._run()
         except Violation as found:
             violation = found
-        except (ShardsrvError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except _DEFECTS as error:
             # A defect of the code under test, or of the simulator: red in either case.
             violation = Violation("crash", f"{type(error).__name__}: {error}")
             violation.__cause__ = error
@@ -144,7 +147,7 @@ class World:
         self._make_peace()
         deadline = self.schedule.now + CONVERGE
         if not self.schedule.run_until(deadline, lambda: converged(self)):
-            raise Violation("convergence", f"not converged {CONVERGE // SECOND} s after the last fault: {self._standing()}")
+            raise Violation("convergence", f"not {CONVERGE // SECOND} s after the last fault: {self._standing()}")
         check_final(self)
 
     def _make_peace(self) -> None:
