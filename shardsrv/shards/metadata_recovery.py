@@ -23,7 +23,7 @@ from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.topic_defaults import topic_defaults
 from shardsrv.store.boot import BootEntry, BootRecord
-from shardsrv.store.disk import Disk
+from shardsrv.store.disk import Disk, sync_names
 from shardsrv.store.faults import SnapshotUndecodable
 from shardsrv.store.group_key import METADATA
 from shardsrv.store.layout import SNAPSHOT, DataDirectory
@@ -107,6 +107,7 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     )
     if recovery.cut_op is not None:
         host.log.warning("metadata log cut", op=recovery.cut_op, bytes=recovery.cut_bytes, why=recovery.row, detail=recovery.detail)
+    sync_names(disk, directory.root, (directory.metadata_log,))
     if log.dirty:
         plan = log.sync_plan()
         plan.run()

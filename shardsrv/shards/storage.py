@@ -30,7 +30,7 @@ from shardsrv.shards.syncer import Syncer
 from shardsrv.store.boot import BootEntry, BootRecord
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.descriptors import DescriptorPool
-from shardsrv.store.disk import Disk
+from shardsrv.store.disk import Disk, sync_names
 from shardsrv.store.faults import PartitionLost, SuperblockUndecodable, SuperblockUnreadable
 from shardsrv.store.group_key import GroupKey, owner_shard
 from shardsrv.store.groups import GroupRecord, GroupTable
@@ -109,6 +109,11 @@ class PartitionStorage:
             BootEntry(key_of(item.group.identity), item.group.log.synced_op, item.group.log.head_checksum, item.group.log.head_op)
             for item in opened
         ]
+        # What is known of a partition in doubt stays known: without it the next start would take its rot for a torn tail.
+        for identity in self.doubtful:
+            facts = host.context.prepared.boot.get(key_of(identity))
+            if facts is not None:
+                entries.append(facts.carried(host.context.boot.kernel_boot_id))
         self._boot = BootRecord.create(
             host.disk, host.directory.boot_record(host.shard), host.context.boot.kernel_boot_id, host.context.prepared.generation, entries
         )
@@ -121,6 +126,22 @@ class PartitionStorage:
                 opened.append(self._open(partition))
             except ShardsrvError as error:
                 self._doubt(partition.identity, error)
+        return self._names_durable(opened)
+
+    def _names_durable(self, opened: list[Opened]) -> list[Opened]:
+        """Before the first record of a partition speaks of its directory, the directory has to be there for good: a power
+        loss that took it would leave a partition that looks lost. One sync of each directory above for all new ones."""
+        known = self._table.records()
+        new = [item for item in opened if key_of(item.group.identity) not in known]
+        directory = self._host.directory
+        paths = [directory.partition(*key_of(item.group.identity)) for item in new]
+        try:
+            sync_names(self._host.disk, directory.partitions, paths)
+        except DiskFault as fault:
+            for item in new:
+                item.group.log.close()
+                self._doubt(item.group.identity, fault)
+            return [item for item in opened if item not in new]
         return opened
 
     def open_new(self, owned: list[OwnedPartition]) -> list[Opened]:

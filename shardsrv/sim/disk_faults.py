@@ -1,5 +1,5 @@
-"""Faults of a simulated disk drawn from a seed: installed as `SimDisk.on_call`, and counted, so that a run can tell that
-each really occurred.
+"""Faults of a simulated disk drawn from a seed: installed as `SimDisk.on_call`, and counted, so that a run can tell
+that each really occurred.
 
 Invariant: equal sources and equal calls give equal faults; a call whose probability is 0 draws nothing.
 """

@@ -97,14 +97,17 @@ def _decode_pair(pair: int, raw: bytes) -> GroupRecord:
 
 
 class StagedWrite:
-    """Slots to write and the one sync that covers them; `run` may be called in a thread, then `GroupTable.confirm`."""
+    """Slots to write and the one sync that covers them; `run` may be called in a thread, then `GroupTable.confirm`.
 
-    __slots__ = ("_disk", "_handle", "_path", "changes", "done", "slots")
+    `pairs`: what the head has to say from now on; None when it says it already."""
+
+    __slots__ = ("_disk", "_handle", "_path", "changes", "done", "pairs", "slots")
 
     def __init__(self, disk: Disk, handle: int, path: str) -> None:
         self._disk = disk
         self._handle = handle
         self._path = path
+        self.pairs: int | None = None
         self.slots: list[tuple[int, bytes]] = []
         self.changes: dict[GroupKey, GroupRecord] = {}
         self.done = False
@@ -117,6 +120,12 @@ class StagedWrite:
         """
         action = "write"
         try:
+            if self.pairs is not None:
+                # The length is durable before the head promises it: a table shorter than its head is damaged.
+                action = SYNC
+                self._disk.fdatasync(self._handle)
+                action = "write"
+                write_all(self._disk, self._handle, [encode_head(self.pairs)], 0, SLOT)
             for position, data in self.slots:
                 write_all(self._disk, self._handle, [data], position, len(data))
             action = SYNC
@@ -129,11 +138,14 @@ class StagedWrite:
 class GroupTable:
     """The table of one shard, open for writing."""
 
-    def __init__(self, disk: Disk, path: str, handle: int, records: Iterable[GroupRecord], pairs: int) -> None:
+    def __init__(
+        self, disk: Disk, path: str, handle: int, records: Iterable[GroupRecord], pairs: int, head_pairs: int
+    ) -> None:
         self._disk = disk
         self.path = path
         self._handle = handle
         self._pairs = pairs
+        self._head_pairs = head_pairs
         self._records: dict[GroupKey, GroupRecord] = {}
         used = set()
         for record in records:
@@ -146,7 +158,10 @@ class GroupTable:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> GroupTable:
-        """Open the table, or make an empty one.
+        """Open the table, or make an empty one. What was read is durable when this returns.
+
+        The process before may have been killed, or its sync may have failed, when a record was in the page cache and
+        not on the disk; the kernel may even take such a page for clean. So the newest records are written again.
 
         Raises:
             Unreadable, UnsupportedVersion: see `decode_table`.
@@ -161,11 +176,20 @@ class GroupTable:
             directory, _, name = path.rpartition("/")
             replace_file(disk, directory, name, [encode_head(0)])
             data = encode_head(0)
+        action = "open"
         try:
             handle = disk.open_write(path)
+            action = "write"
+            for record in records:
+                if isinstance(record.outcome, Present):
+                    at = record.outcome.slot * SLOT
+                    position = cls._place(record.pair, record.outcome.slot)
+                    write_all(disk, handle, [record.raw[at : at + SLOT]], position, SLOT)
+            action = SYNC
+            disk.fdatasync(handle)
         except OSError as error:
-            raise disk_fault(error, path, "open") from error
-        return cls(disk, path, handle, records, (len(data) - SLOT) // PAIR)
+            raise disk_fault(error, path, action) from error
+        return cls(disk, path, handle, records, (len(data) - SLOT) // PAIR, _HEAD.unpack_from(data)[2])
 
     def records(self) -> dict[GroupKey, GroupRecord]:
         """What the table holds, by key."""
@@ -194,6 +218,8 @@ class GroupTable:
         except Exception:
             self._free.extend(taken)
             raise
+        if self._pairs != self._head_pairs:
+            staged.pairs = self._pairs
         self._staged = staged
         return staged
 
@@ -227,9 +253,8 @@ class GroupTable:
         if not self._free:
             pairs = self._pairs + GROWTH
             try:
-                self._disk.truncate(self._handle, SLOT + pairs * PAIR)
                 self._disk.fallocate(self._handle, SLOT + self._pairs * PAIR, GROWTH * PAIR)
-                write_all(self._disk, self._handle, [encode_head(pairs)], 0, SLOT)
+                self._disk.truncate(self._handle, SLOT + pairs * PAIR)
             except OSError as error:
                 raise disk_fault(error, self.path, "grow", needed=GROWTH * PAIR) from error
             self._free = list(range(pairs - 1, self._pairs - 1, -1))
@@ -245,6 +270,8 @@ class GroupTable:
         if not staged.done:
             self._broken = True
             return
+        if staged.pairs is not None:
+            self._head_pairs = staged.pairs
         for key, record in staged.changes.items():
             if isinstance(record.outcome, Empty):
                 self._free.append(record.pair)

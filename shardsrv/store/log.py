@@ -59,6 +59,9 @@ class PrepareLog(LogWriter):
     ) -> tuple[PrepareLog, LogRecovery]:
         """Verify and open the log in ``directory``; an empty or missing one is a log without entries.
 
+        When the log is then `dirty`, sync it before it takes anything. The name of ``directory`` itself is the owner's
+        to make durable (`sync_names`).
+
         Args:
             segment_size: bytes that end a segment.
             resume: what the owner's checkpoint covers; the walk begins there. None: the log must begin at op 1.
@@ -85,6 +88,8 @@ class PrepareLog(LogWriter):
         indexes = IndexCache() if indexes is None else indexes
         log = cls(disk, directory, identity, pool, indexes, segment_size, preallocate)
         log._adopt(walk, max(facts.synced_op, resume.op if resume is not None else 0))
+        if (facts.same_boot or facts.fenced) and not facts.clean:
+            log._distrust()
         return log, recovery
 
     def __init__(
@@ -128,6 +133,13 @@ class PrepareLog(LogWriter):
         self.synced_op = min(self.head_op, synced_op)
         known = self.synced_op == self.head_op
         self.synced_checksum = self.head_checksum if known else walk.synced_checksum
+
+    def _distrust(self) -> None:
+        """What the dead process changed and did not sync is seen now and may be lost: names (a cut, a new checkpoint),
+        and the length of the last segment. The first sync covers both."""
+        self._directory_dirty = True
+        if self._segments:
+            self._dirty[self._segments[-1].first_op] = self._segments[-1]
 
     # --- syncing ---------------------------------------------------------------------------------------------------
 
