@@ -19,6 +19,11 @@ class TransferPort:
         """Whether this member is receiving a transfer."""
         return False
 
+    @property
+    def installing(self) -> bool:
+        """Whether the log is being replaced right now: nothing may be said about it."""
+        return False
+
     def begin(self, replica: Any, peer: int, out: list[Any]) -> None:
         """Repair cannot close the gap: receive a transfer from ``peer``. Ignored while one is under way."""
 
