@@ -22,7 +22,7 @@ from shardsrv._core import Prepare
 from shardsrv.vsr import ingest, normal, repair, restart, serving, start_view, view_change
 from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.election import Election
-from shardsrv.vsr.events import SYNCED
+from shardsrv.vsr.events import SYNCED, PrepareRead, Truncated
 from shardsrv.vsr.frames import RepairPrepare
 from shardsrv.vsr.log_window import LogWindow
 from shardsrv.vsr.nonce import Nonces
@@ -185,6 +185,10 @@ def started(replica: Any, out: list[Any]) -> None:
         m.incarnations[replica.identity.replica] = state.incarnation
         replica.commit_max = max(replica.commit_max, min(state.commit_max, replica.head_op))
         out += committed_so_far(replica)
+        if m.lost and replica.log_view:
+            # The log that earned the log view is gone; the promise about the view itself stays.
+            replica.log_view = 0
+            replica.want_state(out, log_view=0)
     if not m.fresh:
         restart.probe(replica, out)
 
@@ -237,7 +241,7 @@ def persisted(replica: Any, event: Any, out: list[Any]) -> None:
 def truncated(replica: Any, event: Any, out: list[Any]) -> None:
     """A cut of the log is done: the log may grow again."""
     m = replica.member
-    if replica.status == FENCED or not m.cut_token or event.token != m.cut_token:
+    if not m.cut_token or event.token != m.cut_token:
         return
     m.cut_token = 0
     m.log.settled(replica.head_op)
@@ -255,15 +259,16 @@ def state_persisted(replica: Any, out: list[Any]) -> None:
     pump(replica, out)
 
 
-def prepare_read(replica: Any, event: Any, out: list[Any]) -> None:
-    """An entry that a peer asked for was read from the log."""
-    if replica.status != FENCED:
-        serving.read(replica, event, out)
-
-
 def answered(replica: Any, event: Any, out: list[Any]) -> None:
-    """Any other answer of the driver belongs to a transfer."""
-    if replica.status != FENCED:
+    """Any other answer of the driver: to a cut, to a read for repair, or to an effect of a transfer."""
+    if replica.status == FENCED:
+        return
+    kind = type(event)
+    if kind is Truncated:
+        truncated(replica, event, out)
+    elif kind is PrepareRead:
+        serving.read(replica, event, out)
+    else:
         replica.member.transfer.answered(replica, event, out)
         pump(replica, out)
 

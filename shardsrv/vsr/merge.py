@@ -11,7 +11,7 @@ Invariants:
 
 Each op above the commit point is decided by the first row of OP_TABLE whose facts hold:
 
-| row | denied by a nack quorum | header known | conflict | copy held | all members voted | only suspects silent | verdict |
+| row | nack quorum denies | header known | conflict | copy held | all voted | only suspects silent | verdict |
 |---|---|---|---|---|---|---|---|
 | conflict | | | yes | | | | REFUSE |
 | denied | yes | | no | | | | CUT |

@@ -160,7 +160,8 @@ def _in_time(replica: Any, prepare: Any, now: int, out: list[Any]) -> bool:
         return True
     slack = m.timeouts.clock_slack
     if prepare.op > replica.head_op + 1:
-        return prepare.timestamp <= max(now + slack, replica.last_timestamp + clock.LEAP * (prepare.op - replica.head_op))
+        leap = clock.LEAP * (prepare.op - replica.head_op)
+        return prepare.timestamp <= max(now + slack, replica.last_timestamp + leap)
     if prepare.timestamp <= max(now + slack, replica.last_timestamp + clock.LEAP):
         return True
     if view_durable(replica) and not m.suspect:

@@ -14,11 +14,20 @@ class PipelineEntry:
     """One op in flight.
 
     ``token`` is that of its `Append`; ``synced`` whether acknowledgements count only when synced; ``appended_acks``
-    and ``synced_acks`` are masks of the other members, ``clock_refusals`` of those that refused its time; ``waiters`` the origins of retries that came meanwhile (None:
-    none).
+    and ``synced_acks`` are masks of the other members, ``clock_refusals`` of those that refused its time; ``waiters``
+    the origins of retries that came meanwhile (None: none).
     """
 
-    __slots__ = ("appended_acks", "clock_refusals", "origin", "prepare", "synced", "synced_acks", "token", "waiters")
+    __slots__ = (
+        "appended_acks",
+        "clock_refusals",
+        "origin",
+        "prepare",
+        "synced",
+        "synced_acks",
+        "token",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.clear()

@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from shardsrv.errors import ConfigurationError
-from shardsrv.vsr.timeouts import Timeouts
+from shardsrv.vsr.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 METADATA: Final = 0
 PARTITION: Final = 1
@@ -46,7 +46,7 @@ class GroupPolicy:
     pipeline_depth: int
     always_synced: bool
     clients_max: int
-    timeouts: Timeouts = Timeouts()
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
     repair_chunk: int = 128
 
     def __attrs_post_init__(self) -> None:
@@ -74,11 +74,11 @@ def metadata_policy(
     pipeline_depth: int = 32, clients_max: int = 8192, timeouts: Timeouts | None = None, repair_chunk: int = 128
 ) -> GroupPolicy:
     """The metadata group: always synced, requests told apart by the client table."""
-    return GroupPolicy(METADATA, pipeline_depth, True, clients_max, timeouts or Timeouts(), repair_chunk)
+    return GroupPolicy(METADATA, pipeline_depth, True, clients_max, timeouts or DEFAULT_TIMEOUTS, repair_chunk)
 
 
 def partition_policy(
     pipeline_depth: int = 32, timeouts: Timeouts | None = None, repair_chunk: int = 128
 ) -> GroupPolicy:
     """A partition: durability as each request asks, requests told apart by the plane's window."""
-    return GroupPolicy(PARTITION, pipeline_depth, False, 0, timeouts or Timeouts(), repair_chunk)
+    return GroupPolicy(PARTITION, pipeline_depth, False, 0, timeouts or DEFAULT_TIMEOUTS, repair_chunk)

@@ -58,9 +58,7 @@ def pump(replica: Any, out: list[Any]) -> None:
     if first > last:
         m.repair = None
         return
-    if session is None:
-        _ask(replica, first, last, 0, out)
-    elif first > session.last or (session.done and first > session.first):
+    if session is None or first > session.last or (session.done and first > session.first):
         _ask(replica, first, last, 0, out)
 
 

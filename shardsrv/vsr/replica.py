@@ -33,18 +33,9 @@ from shardsrv.vsr import preflight
 from shardsrv.vsr.client_gate import ClientGate
 from shardsrv.vsr.client_table import ClientTable
 from shardsrv.vsr.effects import Append, Committed, Fatal, PersistState, Refused, Repeat
-from shardsrv.vsr.events import (
-    SYNCED,
-    Message,
-    Persisted,
-    PersistFailed,
-    PrepareRead,
-    Request,
-    StatePersisted,
-    Tick,
-    Truncated,
-)
+from shardsrv.vsr.events import SYNCED, Message, Persisted, PersistFailed, Request, StatePersisted, Tick
 from shardsrv.vsr.head import Head, announced, held
+from shardsrv.vsr.identity import GroupIdentity, check_continues
 from shardsrv.vsr.member import Member
 from shardsrv.vsr.nonce import Nonces
 from shardsrv.vsr.pipeline import Pipeline
@@ -61,17 +52,6 @@ from shardsrv.wire.error_codes import ErrorCode
 _NOT_COMMITTED: Final = int(ErrorCode.TRANSIENT_NOT_COMMITTED)
 _INVALID: Final = int(ErrorCode.INVALID_COMMAND)
 _NOT_ACCEPTED: Final = int(ErrorCode.TRANSIENT_NOT_ACCEPTED)
-
-
-@attrs.frozen
-class GroupIdentity:
-    """Which group, and which member of it: ``cluster`` 16 bytes, ``replica`` below ``replica_count``."""
-
-    cluster: bytes
-    group: int
-    created_revision: int
-    replica: int = 0
-    replica_count: int = 1
 
 
 class Replica:
@@ -190,7 +170,7 @@ class Replica:
             raise LogIncoherent(
                 group=self.identity.group, op=prepare.op, field="status", expected="recovering", found=self.status
             )
-        self._check_continues(prepare)
+        check_continues(prepare, self.identity, self.head_op, self.head_checksum, self.last_timestamp)
         self.plane.advance(prepare)
         self.take_head(prepare)
         if self.member is not None:
@@ -399,7 +379,8 @@ class Replica:
             entry.waiters.append(origin)
 
     def _why_not(self) -> str:
-        label = preflight.role(self.status == FENCED, self.status == NORMAL, self.leads, self.commit_min >= self.barrier)
+        caught_up = self.commit_min >= self.barrier
+        label = preflight.role(self.status == FENCED, self.status == NORMAL, self.leads, caught_up)
         return f"{label}: {self.fence_reason}" if self.status == FENCED else label
 
     # --- commit -------------------------------------------------------------------------------------------------------
@@ -445,27 +426,6 @@ class Replica:
         if self.member is not None:
             self.member.log.committed(prepare)
         return reply
-
-    def _check_continues(self, prepare: Prepare) -> None:
-        """Raise `LogIncoherent` unless ``prepare`` is the entry after the head, of this group, in this life of it."""
-        identity = self.identity
-        for field, expected, found in (
-            ("op", self.head_op + 1, prepare.op),
-            ("parent", self.head_checksum, prepare.parent),
-            ("group", identity.group, prepare.group),
-            ("created_revision", identity.created_revision, prepare.created_revision),
-            ("cluster", identity.cluster, prepare.cluster),
-        ):
-            if expected != found:
-                raise LogIncoherent(group=identity.group, op=prepare.op, field=field, expected=expected, found=found)
-        if prepare.timestamp <= self.last_timestamp or prepare.op > MAX_OP:
-            raise LogIncoherent(
-                group=identity.group,
-                op=prepare.op,
-                field="timestamp",
-                expected=f"above {self.last_timestamp}",
-                found=prepare.timestamp,
-            )
 
     def take_head(self, prepare: Prepare) -> None:
         """``prepare`` is the last entry of the log: op, identity and time move together (S1-07)."""
@@ -532,19 +492,9 @@ class Replica:
         if self.member is not None:
             members.tick(self, event.now, out)
 
-    def _truncated(self, event: Truncated, out: list[Any]) -> None:
-        if self.member is not None:
-            members.truncated(self, event, out)
-
-    def _prepare_read(self, event: PrepareRead, out: list[Any]) -> None:
-        if self.member is not None:
-            members.prepare_read(self, event, out)
-
 
 _HANDLERS: Final[dict[type, Callable[[Replica, Any, list[Any]], None]]] = {
     StatePersisted: Replica._state_persisted,
     PersistFailed: Replica._persist_failed,
     Tick: Replica._tick,
-    Truncated: Replica._truncated,
-    PrepareRead: Replica._prepare_read,
 }

@@ -44,9 +44,14 @@ def tick(replica: Any, out: list[Any]) -> None:
             view_change.begin(replica, replica.view + 1, "nobody leads", out)
         else:
             probe(replica, out)
-    elif replica.status == NORMAL and not replica.leads and (m.suspect or m.lost) and m.trust_op < 0:
-        if m.ticks % m.timeouts.probe == 0:
-            out.append(Send(primary(replica), _question(replica), b""))
+    elif _doubtful_follower(replica) and m.ticks % m.timeouts.probe == 0:
+        out.append(Send(primary(replica), _question(replica), b""))
+
+
+def _doubtful_follower(replica: Any) -> bool:
+    """Whether a follower still waits for the StartView that tells how far it must hold the log to be trusted."""
+    m = replica.member
+    return replica.status == NORMAL and not replica.leads and (m.suspect or m.lost) and m.trust_op < 0
 
 
 def newer_view(replica: Any, view: int, out: list[Any]) -> None:

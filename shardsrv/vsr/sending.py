@@ -12,7 +12,6 @@ from shardsrv.vsr.effects import Send, SyncLog
 from shardsrv.vsr.quorum import primary_of
 
 
-
 def next_token(replica: Any) -> int:
     """The token of the next effect."""
     replica.token += 1
@@ -28,7 +27,7 @@ def view_durable(replica: Any) -> bool:
 def log_synced(replica: Any, out: list[Any]) -> bool:
     """Whether the whole log is on stable storage; asks for the sync when it is not."""
     m = replica.member
-    if m.cut_token:
+    if m.cut_token or m.transfer.installing:
         return False
     if m.log.synced_op >= replica.head_op:
         return True

@@ -1,4 +1,5 @@
-"""Entries that arrived above a hole of the log (S1-22): kept until the hole is filled, never acknowledged, never advertised.
+"""Entries that arrived above a hole of the log (S1-22): kept until the hole is filled, never acknowledged nor
+advertised.
 
 Invariants: at most ``SIDE_ENTRIES`` entries and ``SIDE_BYTES`` bytes; the lowest stay when there is no more room, since
 they are needed first; an op is held once.

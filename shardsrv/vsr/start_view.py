@@ -3,7 +3,7 @@
 Whether a StartView is adopted is the verdict of one table (S2-42); a frame that is not adopted triggers nothing. The
 first row whose facts hold decides:
 
-| row | sender leads the view | older view | we lead it | probing, answers an earlier life | same log, head below our commits | verdict |
+| row | sender leads | older view | we lead it | answers an earlier life | head below our commits | verdict |
 |---|---|---|---|---|---|---|
 | stranger | no | | | | | drop |
 | old | yes | yes | | | | drop |
@@ -12,8 +12,9 @@ first row whose facts hold decides:
 | behind our commits | yes | no | no | no | yes | drop |
 | adopted | yes | no | no | no | no | adopt |
 
-An answer to an earlier life (S0-54): we probe, the frame echoes another nonce than ours, its view is not later than
-ours and its head lies below ours. A frame without an echo makes no claim and is judged by the other rules.
+The last fact counts for a view whose log we have. An answer to an earlier life (S0-54): we probe, the frame echoes
+another nonce than ours, its view is not later than ours and its head lies below ours. A frame without an echo makes no
+claim and is judged by the other rules.
 
 Invariant: ``log_view`` follows the view only when the log holds, synced, everything up to the head that the view was
 started with. Until then this member acknowledges nothing, and would vote with its older log view: what it then holds
@@ -167,7 +168,7 @@ def pump(replica: Any, out: list[Any]) -> None:
             replica.log_view = replica.view
             replica.want_state(out, log_view=replica.view)
         return
-    if m.suspect and 0 <= m.trust_op <= min(log.verified_op, log.synced_op) and not m.lost:
-        m.suspect = False
+    if (m.suspect or m.lost) and 0 <= m.trust_op <= min(log.verified_op, log.synced_op):
+        m.suspect = m.lost = False
     if m.canonical and m.acked_op >= m.target_op:
         m.canonical = {}

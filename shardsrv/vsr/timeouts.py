@@ -43,3 +43,6 @@ class Timeouts:
             raise ConfigurationError(
                 "view_change_status_timeout", self.view_change_status, "must be at least four retransmissions"
             )
+
+
+DEFAULT_TIMEOUTS: Final = Timeouts()

@@ -1,5 +1,5 @@
-"""Clusters under seeded trouble: loss, delay, doubling, kills, power losses, broken superblocks. Nothing acknowledged is
-lost, nothing has two contents, and once the trouble ends the cluster comes together."""
+"""Clusters under seeded trouble: loss, delay, doubling, kills, power losses, broken superblocks. Nothing acknowledged
+is lost, nothing has two contents, and once the trouble ends the cluster comes together."""
 
 from __future__ import annotations
 

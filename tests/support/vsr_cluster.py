@@ -343,16 +343,24 @@ class Cluster:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def request(
-        self, body: bytes, *, at: int | None = None, durability: int = 0, client: int = 1, number: int = 1, session: int = 1
+        self,
+        body: bytes,
+        *,
+        at: int | None = None,
+        durability: int = 0,
+        client: int = 1,
+        number: int = 1,
+        session: int = 1,
+        operation: int = SEND,
     ) -> Any:
         """Ask member ``at`` (the primary); returns the origin, found again in `committed` and `answers`."""
         node = self.primary() if at is None else self.nodes[at]
         origin = (node.index, body)
         self.origins[origin] = 0
-        event = Request(
-            client.to_bytes(16, "little"), session, number, SEND, 0, 0, durability, body, origin, self.clock(node.index)
+        now = self.clock(node.index)
+        node.step(
+            Request(client.to_bytes(16, "little"), session, number, operation, 0, 0, durability, body, origin, now)
         )
-        node.step(event)
         return origin
 
     def committed(self, node: Node, effect: Committed) -> None:
