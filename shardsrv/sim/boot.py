@@ -7,7 +7,7 @@ to the caller: a member that refuses stays down, with the typed reason.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardsrv._core import Prepare
 from shardsrv.errors import DecodeError
@@ -19,12 +19,13 @@ from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup
 from shardsrv.store.boot import BootEntry, BootRecord, merge_boot_files, read_boot_files
 from shardsrv.store.checkpoint import Checkpoint
+from shardsrv.store.disk import sync_names
 from shardsrv.store.faults import PartitionLost, SnapshotUndecodable, SuperblockUndecodable, SuperblockUnreadable
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.groups import GroupRecord, GroupTable, nameless, read_tables
 from shardsrv.store.layout import SNAPSHOT
 from shardsrv.store.log import PrepareLog
-from shardsrv.store.log_opening import LogFacts
+from shardsrv.store.log_opening import LogFacts, LogRecovery
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Empty, Present, Unreadable
 from shardsrv.store.recovery import check_pairing
@@ -36,6 +37,7 @@ from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.policy import metadata_policy, partition_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
 from shardsrv.vsr.state import VsrState
+from shardsrv.vsr.trust import DiskFacts
 from shardsrv.wire.constants import METADATA_GROUP
 
 if TYPE_CHECKING:
@@ -55,9 +57,7 @@ def read_boot(node: Node) -> None:
     disk, directory = node.disk, node.directory
     for path in (directory.shards, directory.metadata, directory.partitions):
         disk.mkdir(path)
-        # The names of the directories themselves: without them a power loss takes the tree away.
-        disk.fsync_dir(path.rpartition("/")[0])
-    disk.fsync_dir("")
+    sync_names(disk, "", (directory.shards,))
     node.boot_facts, node.generation = merge_boot_files(
         file for _, file in sorted(read_boot_files(disk, directory.shards).items())
     )
@@ -90,27 +90,31 @@ def open_metadata(node: Node) -> MetadataSimGroup:
         superblock.write(state.encode())
     plane = MetadataPlane(MetadataState(), TopicDefaults())
     plane.restore(saved)
-    replica = Replica.recover(
-        GroupIdentity(node.cluster, METADATA_GROUP, 0, node.index, options.replicas),
-        metadata_policy(options.pipeline, options.clients_table),
-        plane,
-        state,
-        op=saved.op,
-        checksum=saved.checksum,
-        timestamp=saved.timestamp,
-        table=ClientTable.restore(saved.client_table, options.clients_table),
-    )
-    node.oracles.recovering(node, METADATA, saved.op, plane)
-    log, _ = PrepareLog.open(
+    entries: list[Prepare] = []
+    log, recovery = PrepareLog.open(
         disk,
         directory.metadata_log,
         LogIdentity(node.cluster, METADATA_GROUP, 0),
         segment_size=options.segment_size,
         resume=ResumePoint(saved.op, saved.checksum) if saved.op else None,
         facts=facts_of(node, METADATA),
-        on_prepare=lambda prepare: _replay(node, METADATA, replica, prepare),
+        on_prepare=entries.append,
         preallocate=True,
+        with_peers=options.replicas > 1,
     )
+    replica = Replica.recover(
+        GroupIdentity(node.cluster, METADATA_GROUP, 0, node.index, options.replicas),
+        metadata_policy(options.pipeline, options.clients_table, timeouts=options.timeouts),
+        plane,
+        state,
+        op=saved.op,
+        checksum=saved.checksum,
+        timestamp=saved.timestamp,
+        table=ClientTable.restore(saved.client_table, options.clients_table),
+        disk=disk_facts(node, METADATA, state, recovery),
+        nonces=node.nonces(),
+    )
+    _replay(node, METADATA, replica, plane, saved.op, entries)
     disk.fsync_dir(directory.metadata)
     _sync(log)
     plane.take_changes()
@@ -119,19 +123,20 @@ def open_metadata(node: Node) -> MetadataSimGroup:
         directory.boot_record(0),
         node.boot_id,
         node.generation,
-        [BootEntry(METADATA, log.synced_op, log.head_checksum, log.head_op)],
+        [entry_of(METADATA, replica, log)],
     )
     node.checkpoint_op = saved.op
-    return MetadataSimGroup(node, METADATA, replica, plane, log)
+    group = MetadataSimGroup(node, METADATA, replica, plane, log)
+    group.applied_checksum = entries[replica.commit_min - saved.op - 1].checksum if replica.commit_min > saved.op else saved.checksum
+    replica.log_dropped(log.first_op)
+    return group
 
 
 def open_tables(node: Node, owned: list[OwnedPartition]) -> list[PartitionSimGroup]:
     """Open the group table and every partition of ``owned``. Partitions in doubt are kept in ``node.doubtful``."""
     node.table = GroupTable.open(node.disk, node.directory.group_table(SHARD))
     opened = open_partitions(node, owned)
-    entries = [
-        BootEntry(group.key, group.log.synced_op, group.log.head_checksum, group.log.head_op) for group in opened
-    ]
+    entries = [entry_of(group.key, group.replica, group.log) for group in opened]
     # What is known of a partition in doubt stays known.
     for identity in node.doubtful:
         facts = node.boot_facts.get(key_of(identity))
@@ -175,36 +180,40 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
         raise SuperblockUnreadable(path, saved.reason, None, saved.version)
     if isinstance(saved, Present):
         op, checksum, timestamp = plane.restore(saved.payload)
-    replica = Replica.recover(
-        GroupIdentity(node.cluster, key.group, identity.created_revision, node.index, options.replicas),
-        partition_policy(options.pipeline),
-        plane,
-        state,
-        op=op,
-        checksum=checksum,
-        timestamp=timestamp,
-    )
-    node.oracles.recovering(node, key, op, plane)
-    log, _ = PrepareLog.open(
+    prepares: list[Prepare] = []
+    log, recovery = PrepareLog.open(
         disk,
         path,
         LogIdentity(node.cluster, key.group, identity.created_revision),
         segment_size=options.segment_size,
         resume=ResumePoint(op, checksum, plane.next_offset) if op else None,
         facts=facts_of(node, key),
-        on_prepare=lambda prepare: _replay(node, key, replica, prepare),
+        on_prepare=prepares.append,
         pool=node.pool,
         indexes=node.indexes,
+        with_peers=options.replicas > 1,
     )
     if state is None and log.head_op:
         raise SuperblockUnreadable(node.table.path, f"the log of {identity} has entries and no record", None, None)
-    parent = path.rpartition("/")[0]
-    disk.fsync_dir(parent)
-    disk.fsync_dir(parent.rpartition("/")[0])
-    disk.fsync_dir(node.directory.partitions)
+    replica = Replica.recover(
+        GroupIdentity(node.cluster, key.group, identity.created_revision, node.index, options.replicas),
+        partition_policy(options.pipeline, timeouts=options.timeouts),
+        plane,
+        state,
+        op=op,
+        checksum=checksum,
+        timestamp=timestamp,
+        disk=disk_facts(node, key, state, recovery),
+        nonces=node.nonces(),
+    )
+    _replay(node, key, replica, plane, op, prepares)
+    # Before a record speaks of the directory, the directory is there for good.
+    sync_names(disk, node.directory.partitions, (path,))
     _sync(log)
     group = PartitionSimGroup(node, identity, key, replica, plane, log, Checkpoint(disk, path))
     group.purge_wanted = owned.purge_generation
+    group.applied_checksum = prepares[replica.commit_min - op - 1].checksum if replica.commit_min > op else checksum
+    replica.log_dropped(log.first_op)
     return group
 
 
@@ -215,11 +224,41 @@ def facts_of(node: Node, key: GroupKey) -> LogFacts:
     return LogFacts(members=members) if boot is None else boot.log_facts(node.boot_id, members)
 
 
-def _replay(node: Node, key: GroupKey, replica: Replica, prepare: Prepare) -> None:
-    """Give an entry of the log to its replica; what that commits is shown to the oracles."""
-    for effect in replica.replay(prepare):
-        if type(effect) is Committed:
-            node.oracles.replayed(node, key, effect.prepare, effect.reply)
+def disk_facts(node: Node, key: GroupKey, state: VsrState | None, recovery: LogRecovery) -> DiskFacts:
+    """What opening the log means for trust. Of a partition that lost power nobody knows what it had acknowledged; what
+    metadata acknowledges is synced, so only rot below the frontier can have taken any of it."""
+    boot = node.boot_facts.get(key)
+    if boot is None:
+        return DiskFacts(fresh=state is None, clean=state is None, same_boot=False, head_op=0 if state is None else 1 << 62)
+    same_boot = boot.head.boot_id == node.boot_id
+    synced = boot.entry.synced_op
+    rot = recovery.cut_op is not None and recovery.cut_op <= synced
+    unknown = key != METADATA and not same_boot
+    return DiskFacts(
+        clean=boot.head.clean,
+        same_boot=same_boot and not rot,
+        fenced=boot.entry.fenced,
+        synced_op=synced,
+        head_op=1 << 62 if unknown else synced,
+        cut=rot or (recovery.cut_op is not None and key != METADATA),
+    )
+
+
+def entry_of(key: GroupKey, replica: Replica, log: PrepareLog) -> BootEntry:
+    """The entry of an opened group: a suspect stays marked until it is trusted again."""
+    suspect = replica.member is not None and replica.member.suspect
+    return BootEntry(key, log.synced_op, log.head_checksum, log.head_op, suspect)
+
+
+def _replay(
+    node: Node, key: GroupKey, replica: Replica, plane: Any, op: int, entries: list[Prepare]
+) -> None:
+    """Give the log to its replica; what that commits is shown to the oracles."""
+    node.oracles.recovering(node, key, op, plane)
+    for prepare in entries:
+        for effect in replica.replay(prepare):
+            if type(effect) is Committed:
+                node.oracles.replayed(node, key, effect.prepare, effect.reply)
 
 
 def _sync(log: PrepareLog) -> None:

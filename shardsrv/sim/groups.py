@@ -17,7 +17,7 @@ from shardsrv.shards.group import Group
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.log import PrepareLog
-from shardsrv.vsr.effects import Committed
+from shardsrv.vsr.effects import Committed, ReadPrepare, Send, SyncLog, TruncateFrom
 from shardsrv.vsr.events import PersistFailed, Request
 from shardsrv.vsr.replica import Replica
 from shardsrv.wire.error_codes import ErrorCode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class SimGroup(Group):
     """A group on ``host``. ``durable_view`` is the view of the superblock record that the disk holds."""
 
-    __slots__ = ("applied_checksum", "checkpointed_at", "checkpointing", "closed", "durable_view", "key", "plane")
+    __slots__ = ("applied_checksum", "checkpointed_at", "checkpointing", "closed", "durable_view", "key", "plane", "suspected")
 
     host: Node
     plane: Any
@@ -44,12 +44,26 @@ class SimGroup(Group):
         self.closed = False
         state = replica.durable_state
         self.durable_view = -1 if state is None else state.view
+        self.suspected = replica.member is not None and replica.member.suspect
 
     def carry_out(self, effects: list[Any]) -> None:
         """See `Group.carry_out`."""
-        if effects:
-            self.host.oracles.effects(self.host, self, effects)
-            super().carry_out(effects)
+        if not effects:
+            return
+        host = self.host
+        host.oracles.effects(host, self, effects)
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                host.world.frames.send(host, self, effect)
+            elif kind is SyncLog:
+                host.sync_log(self, effect.token)
+            elif kind is TruncateFrom:
+                host.truncate(self, effect.token, effect.op)
+            elif kind is ReadPrepare:
+                host.read_prepare(self, effect)
+            else:
+                super().carry_out([effect])
 
     def state_persisted(self, token: int, state: Any) -> None:
         """See `Group.state_persisted`."""

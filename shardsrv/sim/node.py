@@ -30,7 +30,8 @@ from shardsrv.store.layout import SNAPSHOT, DataDirectory
 from shardsrv.store.snapshot import read_snapshot, write_snapshot
 from shardsrv.store.superblock import Superblock
 from shardsrv.vsr.effects import PersistState
-from shardsrv.vsr.events import PersistFailed, Request, Tick
+from shardsrv.vsr.events import PersistFailed, PrepareRead, Request, Tick, Truncated
+from shardsrv.vsr.nonce import Nonces
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.wire.constants import ZERO_ID, Operation
 
@@ -103,6 +104,10 @@ class Node:
         """A new number for a superblock that is written for the first time."""
         self._incarnations += 1
         return (self.index + 1) << 64 | self._incarnations
+
+    def nonces(self) -> Nonces:
+        """The numbers of a group's life; no two lives share any."""
+        return Nonces(self.incarnation())
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -181,8 +186,14 @@ class Node:
         assert self.metadata is not None
         metadata = self.metadata
         metadata.carry_out(metadata.replica.step(event))
+        if metadata.suspected and not metadata.replica.member.suspect:
+            metadata.suspected = False
+            self.boot_records[METADATA].trust(METADATA)
         for group in list(self.groups.values()):
             group.carry_out(group.replica.step(event))
+            if group.suspected and not group.replica.member.suspect:
+                group.suspected = False
+                self.partition_boot.trust(group.key)
             if group.purging and group.plane.purge_generation < group.purge_wanted:
                 self._ask_purge(group)
         self._resume_waiting()
@@ -375,6 +386,59 @@ class Node:
     def _sync_delay(self) -> int:
         return self.latency.randrange(1, self.options.sync_latency)
 
+    # --- what only members of a cluster ask --------------------------------------------------------------------------
+
+    def sync_log(self, group: SimGroup, token: int) -> None:
+        """`SyncLog`: everything appended so far; answered with the round that covers it."""
+        group.append_token = max(group.append_token, token)
+        self.wants_sync(group)
+        self._sync_soon(True)
+
+    def truncate(self, group: SimGroup, token: int, op: int) -> None:
+        """`TruncateFrom`: what was appended is written first; the frontier goes down before the cut."""
+        self._dirty.pop(group, None)
+        group.flush()
+        self.later(self._disk_delay(), self._truncate, group, token, op)
+
+    def _truncate(self, group: SimGroup, token: int, op: int) -> None:
+        if group.closed or group.fault is not None:
+            return
+        log = group.log
+        record = self.boot_records.get(METADATA) if group.key == METADATA else self.partition_boot
+        assert record is not None
+        try:
+            if op <= log.head_op:
+                known = record.get(group.key)
+                if known is not None and known.synced_op >= op:
+                    before = log.read_prepare(op - 1)
+                    record.lower(group.key, op - 1, 0 if before is None else before.checksum)
+                log.truncate_from(op)
+                record.update(group.key, log.synced_op, log.head_checksum, log.head_op)
+        except DiskFault as error:
+            group.fence(error)
+            group.carry_out(group.replica.step(PersistFailed(token, str(error))))
+            return
+        self.world.count("suffixes cut")
+        group.carry_out(group.replica.step(Truncated(token)))
+        self._settle()
+
+    def read_prepare(self, group: SimGroup, effect: Any) -> None:
+        """`ReadPrepare`."""
+        self.later(self.latency.randrange(1, self.options.disk_latency), self._read_prepare, group, effect)
+
+    def _read_prepare(self, group: SimGroup, effect: Any) -> None:
+        if group.closed:
+            return
+        try:
+            prepare = group.log.read_prepare(effect.op)
+        except DiskFault as error:
+            self.world.trace.line(self.name, "read", type(error).__name__)
+            prepare = None
+        if prepare is not None and effect.checksum and prepare.checksum != effect.checksum:
+            prepare = None
+        group.carry_out(group.replica.step(PrepareRead(effect.token, prepare)))
+        self._settle()
+
     # --- superblocks -------------------------------------------------------------------------------------------------
 
     def _write_superblock(self, group: SimGroup, effect: PersistState) -> None:
@@ -440,6 +504,7 @@ class Node:
 
     def _adopt(self, opened: list[PartitionSimGroup]) -> None:
         for group in opened:
+            self.oracles.group_started(self, group)
             self.groups[group.identity.group] = group
             group.carry_out(group.replica.start(self.incarnation()))
 
@@ -520,8 +585,9 @@ class Node:
         group.checkpointing = False
         try:
             group.checkpoint.write(payload)
-            if purge_op and group.log.first_op <= purge_op:
+            if purge_op and group.log.first_op <= purge_op and self.options.drop_logs:
                 group.log.drop_plan(purge_op + 1).run()
+                group.replica.log_dropped(group.log.first_op)
         except DiskFault as error:
             self.world.trace.line(self.name, "checkpoint", type(error).__name__)
             group.checkpoint.read()
@@ -562,7 +628,9 @@ class Node:
             return
         group.checkpointing = False
         try:
-            group.log.drop_plan(self.checkpoint_op).run()
+            if self.options.drop_logs:
+                group.log.drop_plan(self.checkpoint_op).run()
+            group.replica.log_dropped(group.log.first_op)
         except DiskFault as error:
             self.world.trace.line(self.name, "log drop", type(error).__name__)
         self.world.count("metadata checkpoints")

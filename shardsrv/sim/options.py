@@ -12,6 +12,7 @@ from random import Random
 import attrs
 
 from shardsrv.sim.clock import MILLISECOND, SECOND
+from shardsrv.vsr.timeouts import Timeouts
 
 
 @attrs.frozen
@@ -80,10 +81,23 @@ class Options:
     clock_skew: int
     clock_drift: int
     beyond: bool
+    drop_logs: bool
+    """Whether checkpoints let go of the log below them; a member that fell behind then needs a transfer."""
+    timeouts: Timeouts
     network: NetworkOptions
     faults: FaultOptions
     load: LoadOptions
 
+
+TIMEOUTS = (
+    Timeouts(
+        prepare=5, commit=10, heartbeat=50, view_change=10, view_change_status=60, probe=10, probe_attempts=3, repair=10
+    ),
+    Timeouts(
+        prepare=10, commit=20, heartbeat=100, view_change=20, view_change_status=100, probe=20, probe_attempts=5, repair=20
+    ),
+)
+"""Waits of the replicas: shorter than a server's, so that more happens in a simulated second."""
 
 WEIGHTS = (
     ("send", 60),
@@ -181,6 +195,8 @@ def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | 
         clock_skew=random.choice((0, 0, 50, 5_000)) * MILLISECOND,
         clock_drift=random.choice((0, 0, 200)),
         beyond=False,
+        drop_logs=members == 1,
+        timeouts=random.choice(TIMEOUTS),
         network=network,
         faults=faults,
         load=load,

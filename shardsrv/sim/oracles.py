@@ -56,6 +56,9 @@ class Agreement:
     def committed(self, node: Node, key: GroupKey, prepare: Prepare, reply: bytes) -> tuple[Entry, bool]:
         """The entry of the history, and whether it is new there."""
         group = self._history.group(key)
+        if group.deleted:
+            # Committed metadata has no such partition any more: what is left of it is of no consequence.
+            return Entry(prepare.op, prepare.checksum, reply, 0, (), 0, 0, 0, 0), False
         known = group.at(prepare.op)
         if known is None:
             if prepare.op != group.head + 1:
@@ -116,7 +119,7 @@ class Marks:
     """Views and commits of a member never fall; a frame speaks for no view that its sender's disk does not hold."""
 
     def __init__(self) -> None:
-        self._views: dict[tuple[int, GroupKey], int] = {}
+        self._views: dict[tuple[int, GroupKey], tuple[int, int]] = {}
         self._durable: dict[tuple[int, GroupKey], tuple[int, int]] = {}
         self._lives: dict[tuple[int, GroupKey], tuple[int, int]] = {}
 
@@ -136,9 +139,14 @@ class Marks:
         """Look at a replica after a step."""
         place = (node.index, group.key)
         view = group.replica.view
-        if view < self._views.get(place, 0):
-            raise Violation("views", f"{node.name} {group.key}: view {view} after {self._views[place]}")
-        self._views[place] = view
+        life, before = self._views.get(place, (0, 0))
+        if life == node.life and view < before:
+            raise Violation("views", f"{node.name} {group.key}: view {view} after {before}")
+        if view != before or life != node.life:
+            self._views[place] = (node.life, view)
+            if life == node.life:
+                node.world.view_changes += 1
+                node.world.trace.line(node.name, "view", group.key, view)
 
     def state_persisted(self, node: Node, key: GroupKey, state: Any) -> None:
         """A superblock record is durable."""
@@ -155,7 +163,6 @@ class Marks:
         state = group.replica.durable_state
         if durable is not None and (state is None or (state.view, state.log_view) < durable):
             raise Violation("durable views", f"{node.name} {group.key} starts without the record {durable}")
-        self._views[place] = group.replica.view
 
     def wiped(self, node: Node) -> None:
         """A member lost its disk: what it promised is gone, and it must come back as somebody new."""
@@ -181,6 +188,8 @@ class States:
     def committed(self, node: Node, group: SimGroup, op: int, checksum: int) -> None:
         """Compare now and then."""
         plane = group.plane
+        if node.oracles.history.group(group.key).deleted:
+            return
         if group.key == METADATA:
             if op % METADATA_STATE_EVERY or plane.op != op:
                 return
@@ -230,8 +239,10 @@ class Acknowledged:
         """A client was told that its request is op ``op``."""
         group = self._history.group(asked.key)
         entry = group.at(op)
+        if group.deleted:
+            return
         if entry is None:
-            if group.losses != asked.losses or group.deleted:
+            if group.losses != asked.losses:
                 return
             raise Violation("acknowledged", f"op {op} of {asked.key} is acknowledged, nobody committed it")
         if group.losses != asked.losses and entry.request[:4] != asked.request[:4]:
@@ -295,7 +306,7 @@ class Oracles:
         """A member begins to replay a log above its snapshot or checkpoint of ``op``."""
         group = self.history.group(key)
         self.marks.installed(node, key, op)
-        if op > group.head:
+        if op > group.head and not group.deleted:
             if not group.losses:
                 raise Violation("checkpoint", f"{node.name} {key} starts at op {op}, committed is {group.head}")
             group.skip(op, plane)

@@ -27,6 +27,7 @@ from shardsrv.sim.node import Crash, Node
 from shardsrv.sim.options import Options
 from shardsrv.sim.oracles import Oracles, Violation
 from shardsrv.sim.trace import Trace
+from shardsrv.store.faults import PartitionLost
 from shardsrv.store.group_key import GroupKey
 from shardsrv.vsr.quorum import replication_quorum
 from shardsrv.vsr.replica import NORMAL
@@ -202,6 +203,9 @@ class World:
         """A member does not serve a partition."""
         self.count("partitions in doubt")
         self.reached(f"doubt {type(error).__name__}")
+        if isinstance(error, PartitionLost) and self.options.replicas > 1:
+            # Its deletion is committed and will be applied again, or the end of the run says that it is missing.
+            return
         if node.index not in self._blamed:
             raise Violation("halt", f"{node.name} doubts {identity}: {type(error).__name__}: {error}") from error
 
@@ -251,7 +255,7 @@ class World:
         if not node.up or node.life == life or node.metadata is None:
             return False
         return all(
-            group.replica.status == NORMAL and not getattr(group.replica, "suspect", False)
+            group.replica.status == NORMAL and not getattr(group.replica.member, "suspect", False)
             for group in [node.metadata, *node.groups.values()]
         )
 

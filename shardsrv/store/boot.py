@@ -254,6 +254,13 @@ class BootRecord:
         self._put(attrs.evolve(self._entries.get(key) or BootEntry(key), fenced=True))
         self._sync()
 
+    def trust(self, key: GroupKey) -> None:
+        """The log of a marked group holds again what may have been acknowledged. Not synced: an older mark is doubt, which
+        is allowed. Raises `DiskFault`."""
+        old = self._entries.get(key)
+        if old is not None and old.fenced:
+            self._put(attrs.evolve(old, fenced=False))
+
     def remove(self, key: GroupKey) -> None:
         """Forget a deleted group. Raises `DiskFault`."""
         number = self._places.pop(key, None)

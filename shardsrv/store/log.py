@@ -56,6 +56,7 @@ class PrepareLog(LogWriter):
         validate: bool = True,
         pool: DescriptorPool | None = None,
         indexes: IndexCache | None = None,
+        with_peers: bool = False,
     ) -> tuple[PrepareLog, LogRecovery]:
         """Verify and open the log in ``directory``; an empty or missing one is a log without entries.
 
@@ -72,6 +73,7 @@ class PrepareLog(LogWriter):
             preallocate: reserve the space of a segment when it is made.
             validate: check bodies also after a clean stop.
             pool, indexes: shared by the logs of a shard; own ones when None.
+            with_peers: cut where other members decide or repair (`LogRecovery.action` tells), instead of refusing.
 
         Raises:
             LogDamaged: refused; nothing on disk was changed.
@@ -79,7 +81,7 @@ class PrepareLog(LogWriter):
             changed. DiskFault: a cut, or the rewrite of the unsynced tail, failed.
         """
         facts = facts or LogFacts()
-        walk, recovery = recover(disk, directory, identity, resume, facts, validate, on_prepare)
+        walk, recovery = recover(disk, directory, identity, resume, facts, validate, on_prepare, with_peers)
         try:
             disk.mkdir(directory)
         except OSError as error:

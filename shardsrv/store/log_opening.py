@@ -63,8 +63,10 @@ def recover(
     facts: LogFacts,
     validate: bool,
     on_prepare: Callable[[Prepare], None] | None,
+    with_peers: bool = False,
 ) -> tuple[Walk, LogRecovery]:
-    """Walk, decide, act.
+    """Walk, decide, act. ``with_peers``: what other members decide or repair is cut as well; the owner must then abstain
+    until it holds what they hold.
 
     Raises:
         LogDamaged: refused, or an outcome that needs other members (`action` says which); nothing was changed.
@@ -81,7 +83,9 @@ def recover(
         detail = f"the log ends at op {walk.head_op} and was synced up to op {synced_op}"
         damage = Damage(walk.head_op + 1, last, walk.sizes.get(last, 0), Shape.NONE, detail)
     row = decide(damage, synced_op, facts)
-    if row.decision not in (Action.ACCEPT, Action.CUT):
+    floor = resume.op if resume is not None else 0
+    peers = with_peers and damage is not None and damage.op > floor and row.decision in (Action.ABSTAIN, Action.REPAIR)
+    if row.decision not in (Action.ACCEPT, Action.CUT) and not peers:
         assert damage is not None
         raise LogDamaged(
             segment_path(directory, damage.first_op),
