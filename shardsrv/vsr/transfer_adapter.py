@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shardsrv.vsr import ingest
 from shardsrv.vsr import member as members
 from shardsrv.vsr.client_table_wire import view_of
 from shardsrv.vsr.events import PersistFailed
@@ -83,6 +84,16 @@ class ReplicaHost:
 
     def record_transferred(self, op: int, checksum: int, out: list[Any]) -> None:
         self.replica.want_state(out, checkpoint_op=op, checkpoint_checksum=checksum)
+
+    def may_install(self, op: int, checksum: int, out: list[Any]) -> bool:
+        replica = self.replica
+        member = replica.member
+        if member.cut_token:
+            return False
+        if replica.commit_min < op <= replica.head_op and not self.holds(op, checksum):
+            ingest.cut(replica, op, out)
+            return False
+        return True
 
     def holds(self, op: int, checksum: int) -> bool:
         return self.replica.member.log.checksum(op) == checksum

@@ -100,15 +100,13 @@ class CheckStaged(Record):
 
 class InstallSnapshot(Record):
     """Make ``content`` (`transfer_install.Checked`) durable as the state to recover from: the snapshot file of the
-    metadata group, the swap record of a partition. ``applied_op`` is this member's own; entries of the log
-    above it that contradict the content are cut away first. Answered by `Installed`."""
+    metadata group, the commitment to swap of a partition. Answered by `Installed`."""
 
-    __slots__ = ("applied_op", "content", "token")
+    __slots__ = ("content", "token")
 
-    def __init__(self, token: int, content: Any, applied_op: int) -> None:
+    def __init__(self, token: int, content: Any) -> None:
         self.token = token
         self.content = content
-        self.applied_op = applied_op
 
 
 class RebaseLog(Record):
@@ -121,6 +119,17 @@ class RebaseLog(Record):
     def __init__(self, token: int, content: Any) -> None:
         self.token = token
         self.content = content
+
+
+class Restored(Record):
+    """The plane holds the state of entry ``op`` (identity ``checksum``) now, and the entries up to it were never
+    `Committed` here: whoever follows the plane compares it whole. Not answered."""
+
+    __slots__ = ("checksum", "op")
+
+    def __init__(self, op: int, checksum: int) -> None:
+        self.op = op
+        self.checksum = checksum
 
 
 class Note(Record):
@@ -147,5 +156,6 @@ TRANSFER_EFFECTS = (
     CheckStaged,
     InstallSnapshot,
     RebaseLog,
+    Restored,
     Note,
 )

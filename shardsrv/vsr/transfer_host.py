@@ -40,6 +40,11 @@ class TransferHost(Protocol):
         """Write the pair (``op``, ``checksum``) to the superblock as soon as its writer is free. `pair_recorded` or
         `pair_failed` of the receiver follows."""
 
+    def may_install(self, op: int, checksum: int, out: list[Any]) -> bool:
+        """Whether the log is in order for an install of the state of entry ``op``: no cut is under way, and it holds no
+        other entry there. One that it holds is not the group's, nor is what follows it: the host cuts it away first,
+        and says yes when that is done."""
+
     def holds(self, op: int, checksum: int) -> bool:
         """Whether the own log holds entry ``op`` with this identity, and so everything before it."""
 

@@ -30,6 +30,7 @@ from shardsrv.vsr.transfer_effects import (
     Note,
     OpenStaging,
     RebaseLog,
+    Restored,
     StageChunk,
 )
 from shardsrv.vsr.transfer_events import ChunkStaged, Installed, LogRebased, StagedChecked, StagingOpened
@@ -403,10 +404,12 @@ class TransferReceiver:
     # --- installing ---------------------------------------------------------------------------------------------------
 
     def _begin_install(self, session: Session, out: list[Any]) -> None:
-        """Decide, in the step that starts the writes, whether the snapshot is ahead. While a checkpoint writes, the
-        next tick tries again."""
+        """Decide, in the step that starts the writes, whether the snapshot is ahead. While a checkpoint writes, or a
+        cut is under way, the next tick tries again."""
         content = session.content
         assert content is not None and session.stage == FETCHING
+        if not self._host.may_install(content.op, content.checksum, out):
+            return
         if not self._host.snapshots.take(INSTALL):
             return
         session.stage = INSTALLING
@@ -416,7 +419,7 @@ class TransferReceiver:
             self._finish(session, 0, out)
             return
         session.token = self._next_token()
-        out.append(InstallSnapshot(session.token, content, applied))
+        out.append(InstallSnapshot(session.token, content))
 
     def installed(self, event: Installed, out: list[Any]) -> None:
         """The state is durable: record its pair. A failure has changed nothing."""
@@ -468,6 +471,8 @@ class TransferReceiver:
         assert content is not None and plan is not None and target is not None
         durable = self._pair_durable or not plan.restores
         self._host.take_transferred(content, plan, target.commit_op, first_op, out)
+        if plan.restores:
+            out.append(Restored(content.op, content.checksum))
         self._end(out, keep=False)
         self.stall_rounds = 0
         self.decode_failures = 0

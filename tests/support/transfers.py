@@ -31,6 +31,7 @@ from shardsrv.vsr.transfer_effects import (
     ReadChunk,
     RebaseLog,
     ReleaseOffer,
+    Restored,
     StageChunk,
 )
 from shardsrv.vsr.transfer_events import (
@@ -112,6 +113,13 @@ class FakeHost:
     def record_transferred(self, op: int, checksum: int, out: list[Any]) -> None:
         self.done.append(f"pair {op}")
         self.pair = (op, checksum)
+
+    def may_install(self, op: int, checksum: int, out: list[Any]) -> bool:
+        if self.held.get(op, checksum) == checksum:
+            return True
+        self.done.append(f"cut {op}")
+        del self.held[op]
+        return False
 
     def holds(self, op: int, checksum: int) -> bool:
         return self.held.get(op) == checksum
@@ -267,7 +275,7 @@ class Member:
             if not effect.keep:
                 self.kept.clear()
         else:
-            assert isinstance(effect, Note)
+            assert isinstance(effect, Note | Restored)
         return None
 
     def _load(self, effect: LoadOffer) -> OfferLoaded:

@@ -605,6 +605,17 @@ def test_a_log_that_holds_the_entry_is_not_replaced() -> None:
     assert receiver.host.commit_max == 50 and receiver.host.ended == [0]
 
 
+def test_entries_that_contradict_the_snapshot_are_cut_before_anything_is_written() -> None:
+    """Planted: a suffix that a view change has reassigned would be walked over by op alone."""
+    _, receiver, link = pair()
+    receiver.host.held[40] = 1
+    receiver.arm()
+    link.deliver()
+    assert receiver.host.done == ["cut 40"] and receiver.transfer.receiver.stage == stages.FETCHING
+    receiver.tick()
+    assert receiver.host.done == ["cut 40", "file 40", "pair 40", "log 40", "memory"]
+
+
 def test_a_purge_is_not_undone() -> None:
     server, receiver = serving(plane=PARTITION), Member(1, plane=PARTITION)
     server.snapshot = snapshot_bytes(40, purge=3)
