@@ -15,8 +15,8 @@ import trio
 
 from shardsrv._core import Prepare
 from shardsrv.bus import handover
-from shardsrv.bus.acceptor import format_address
 from shardsrv.bus._frame import Frame
+from shardsrv.bus.acceptor import format_address
 from shardsrv.errors import NotAccepted, OurFault
 from shardsrv.plane.metadata import snapshot
 from shardsrv.plane.metadata.plane import MetadataPlane
@@ -281,6 +281,11 @@ class PartitionShard(Shard):
         """See `group.Host`."""
         assert isinstance(group, PartitionGroup)
         self.storage.synced(group, checksum)
+
+    def lower_frontier(self, group: Group, op: int) -> None:
+        """See `group.Host`."""
+        assert isinstance(group, PartitionGroup)
+        self.storage.lower_frontier(group, op)
 
     def admits(self, group: Group) -> bool:
         """See `group.Host`: acknowledgements wait while more is unsynced than the bound allows."""

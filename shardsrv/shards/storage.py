@@ -23,6 +23,7 @@ from shardsrv.errors import DecodeError, DiskFault, ShardsrvError
 from shardsrv.plane.metadata.plane import OwnedPartition
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
+from shardsrv.shards.group import lower_frontier
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.pump import Pump
 from shardsrv.shards.spawn import ShardContext
@@ -259,6 +260,10 @@ class PartitionStorage:
         except DiskFault as error:
             # An older entry only makes the next start look at more of the log.
             self._host.log.warning("boot record not updated", partition=str(group.identity), error=str(error))
+
+    def lower_frontier(self, group: PartitionGroup, op: int) -> None:
+        """The group's log is about to be cut from ``op`` on. Raises `DiskFault`: then it must not be."""
+        lower_frontier(self._boot, key_of(group.identity), group.log, op)
 
     def mark_fenced(self, group: PartitionGroup) -> None:
         """A sync or write of the group failed: the next start must not trust the page cache."""
