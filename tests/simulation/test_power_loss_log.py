@@ -111,6 +111,7 @@ class Scenario:
             for after in killed.legal_outcomes(4):
                 again = Partition.open(after, LATER_BOOT, segment_size=self.segment_size)
                 assert again.log.head_op == head and again.ops() == ops
+                assert (again.state, again.checkpoint_op) == (found.state, found.checkpoint_op)
         self.known.examine(found, killed=True)
 
     def write(self, *prepares: Prepare) -> None:
@@ -380,6 +381,74 @@ def test_metadata_checkpoint(limit: int) -> None:
         saved = acked
     run.end()
     check("metadata checkpoint", run.outcomes)
+
+
+# --- what a restart believes -----------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_process_left_unsynced_is_durable_before_it_is_believed(limit: int) -> None:
+    """Records of partitions and checkpoints: `Scenario.point` compares the start after a kill with the one after power
+    is lost as well."""
+    world = Scenario(limit)
+    world.write(world.chain.send(), world.chain.send())
+    world.sync()
+    for view in (1, 2, 3):
+        state = attrs.evolve(world.partition.state, view=view, log_view=view)
+        world.partition.table.write({KEY: state.encode()})
+        world.partition.save()
+        world.point()
+    world.end()
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync_dir"])
+def test_metadata_that_a_killed_process_left_unsynced_is_durable_before_it_is_believed(call: str, limit: int) -> None:
+    """Also when its last sync had failed."""
+    disk = SimDisk()
+    metadata = Metadata.open(disk)
+    chain, differing = Chain(), Counter[bool]()
+
+    def point() -> None:
+        killed = disk.copy()
+        found = Metadata.open(killed, FIRST_BOOT)
+        differing[found.state != metadata.state or found.snapshot_op != saved] += 1
+        for after in killed.legal_outcomes(limit):
+            again = Metadata.open(after, LATER_BOOT)
+            assert (again.state, again.snapshot_op) == (found.state, found.snapshot_op)
+            assert again.ops() == found.ops()
+
+    for number in range(1, 4):
+        saved = metadata.snapshot_op
+        metadata.append(chain.other())
+        disk.after_call = lambda _: point()
+        metadata.save()
+        metadata.superblock.write(attrs.evolve(metadata.state, view=number, log_view=number).encode())
+        point()
+        disk.after_call = None
+    disk.on_call = lambda each: _fail(each.name == call)
+    with pytest.raises(DiskFault):
+        metadata.superblock.write(attrs.evolve(metadata.state, view=9, log_view=9).encode())
+    disk.on_call = None
+    point()
+    assert set(differing) == {True, False}
+
+
+def test_a_record_whose_sync_failed_is_written_again_before_it_is_believed() -> None:
+    """The page cache shows the record, counts it as clean, and the disk does not have it."""
+    world = Scenario(4)
+    world.disk.after_call = None
+    state = attrs.evolve(world.partition.state, view=5, log_view=5)
+    world.disk.on_call = lambda each: _fail(each.name == "fdatasync")
+    with pytest.raises(DiskFault):
+        world.partition.table.write({KEY: state.encode()})
+    world.disk.on_call = None
+    world.disk.kill()
+    assert Partition.open(world.disk, FIRST_BOOT).state == state
+    assert [Partition.open(after, LATER_BOOT).state for after in world.disk.legal_outcomes()] == [state]
+
+
+def _fail(condition: bool) -> None:
+    if condition:
+        raise OSError(errno.EIO, "injected")
 
 
 # --- failed calls ----------------------------------------------------------------------------------------------------

@@ -25,12 +25,13 @@ from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.groups import GroupTable
 from shardsrv.store.layout import SNAPSHOT, DataDirectory
 from shardsrv.store.log import GroupIdentity, LogRecovery, PrepareLog
+from shardsrv.store.log_files import list_segments
 from shardsrv.store.log_opening import LogFacts
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Present
 from shardsrv.store.recovery import check_pairing
 from shardsrv.store.snapshot import read_snapshot, write_snapshot
-from shardsrv.store.superblock import Superblock, state_of
+from shardsrv.store.superblock import Superblock, check_absence, state_of
 from shardsrv.vsr.state import VsrState
 from shardsrv.wire.constants import METADATA_GROUP
 from tests.support.entries import CLUSTER
@@ -175,6 +176,9 @@ class Metadata:
         saved = None if found is None else snapshot_format.decode(found.payload)
         pair = None if state is None else (state.checkpoint_op, state.checkpoint_checksum)
         check_pairing(pair, None if saved is None else (saved.op, found.checksum), DIRECTORY.snapshot)
+        if state is None:
+            segments = list_segments(disk, DIRECTORY.metadata_log)
+            check_absence(superblock.path(0), 0 if saved is None else saved.op, bool(segments))
         if saved is None:
             payload = snapshot(0, 0)
             write_snapshot(disk, DIRECTORY.metadata, SNAPSHOT, payload)

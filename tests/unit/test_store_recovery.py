@@ -91,29 +91,34 @@ def test_the_table_never_cuts_what_was_synced_and_never_cuts_a_broken_chain() ->
 
 
 def test_two_slots_are_chosen_as_the_table_says() -> None:
-    sequence = {SlotFact.OLDER: 3, SlotFact.NEWER: 4}
-    for a, b in recovery.SLOT_PAIR.combinations():
-        if a in sequence and b in sequence and a is b:
-            other = Valid(3, b"b")  # a tie: slot a counts as the newer
-            assert choose(Valid(3, b"a"), other) == Present(b"a", 3, 0)
-            continue
-        slots = [
-            Absent()
-            if fact is SlotFact.ABSENT
-            else Corrupt("rot", 9)
-            if fact is SlotFact.CORRUPT
-            else Valid(sequence[fact], name)
-            for fact, name in ((a, b"a"), (b, b"b"))
-        ]
-        outcome = choose(slots[0], slots[1])
-        expected = recovery.SLOT_PAIR.decide(a, b).decision
-        if expected is SlotChoice.EMPTY:
-            assert outcome == Empty()
-        elif expected is SlotChoice.UNREADABLE:
-            assert isinstance(outcome, Unreadable) and outcome.version == 9
-        else:
-            assert isinstance(outcome, Present)
-            assert outcome.slot == (0 if expected is SlotChoice.SLOT_A else 1)
+    """For every combination of slots with sequences 0 (absent) to 5, and a corrupt one."""
+    slots: list[Any] = [Absent(), *(Valid(sequence, bytes([sequence])) for sequence in range(1, 6)), Corrupt("rot", 9)]
+    choices = set()
+    for a in slots:
+        for b in slots:
+            x, y = getattr(a, "sequence", 0), getattr(b, "sequence", 0)
+            in_turn = (x, y) == (1, 0) or (x % 2 == 1 and abs(x - y) == 1)
+            row = recovery.SLOT_PAIR.decide(_slot_fact(a, x > y), _slot_fact(b, y > x), in_turn)
+            choices.add(row.label)
+            outcome = choose(a, b)
+            if row.decision is SlotChoice.EMPTY:
+                assert outcome == Empty()
+            elif row.decision is SlotChoice.UNREADABLE:
+                assert isinstance(outcome, Unreadable) and outcome.reason
+                assert outcome.version == (9 if isinstance(a, Corrupt) or isinstance(b, Corrupt) else None)
+            else:
+                chosen = max(x, y)
+                assert outcome == Present(bytes([chosen]), chosen, 0 if row.decision is SlotChoice.SLOT_A else 1)
+                assert chosen == (x if row.decision is SlotChoice.SLOT_A else y)
+    assert choices == {row.label for row in recovery.SLOT_PAIR.rows}
+
+
+def _slot_fact(slot: Any, newer: bool) -> SlotFact:
+    if isinstance(slot, Absent):
+        return SlotFact.ABSENT
+    if isinstance(slot, Corrupt):
+        return SlotFact.CORRUPT
+    return SlotFact.NEWER if newer else SlotFact.OLDER
 
 
 def test_the_superblock_is_checked_against_the_snapshot_before_it_is_believed() -> None:
