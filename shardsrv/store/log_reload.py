@@ -4,8 +4,8 @@ Installing a transferred state ends one log and begins another in the same direc
 of the old one, behind a partition's checkpoint stand the segments that were fetched.
 
 Invariants: the object stays, so that plans of syncs that are out find it; whatever goes wrong in between fences the
-log, because what the directory holds is then not known; a log that ends below the snapshot beside it is begun anew at start
-only if it was never synced any further: all that it holds is in the snapshot.
+log, because what the directory holds is then not known; a log that ends below the snapshot beside it is begun anew
+at start only if it was never synced any further: all that it holds is in the snapshot.
 """
 
 from __future__ import annotations

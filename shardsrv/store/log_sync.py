@@ -49,9 +49,10 @@ class SyncPlan:
         """
         path = self._log.directory
         try:
-            for segment, _ in self.covered:
+            # Handles as they were when this was planned: a cut meanwhile takes them away from their segments.
+            for (segment, _), handle in zip(self.covered, self.fds, strict=True):
                 path = segment.path
-                self._disk.fdatasync(segment.handle)
+                self._disk.fdatasync(handle)
             if self.directory:
                 path = self._log.directory
                 self._disk.fsync_dir(path)
