@@ -6,6 +6,7 @@ Nothing above the committed op is ever returned.
 
 import struct
 from collections import deque
+from contextlib import suppress
 from typing import Any, Protocol
 
 from shardsrv._core import VALID, slice_prepares
@@ -18,7 +19,9 @@ from shardsrv.plane.partition.poll import PollPlan, plan_poll
 from shardsrv.shards import records
 from shardsrv.shards.group import Group, Host
 from shardsrv.store.checkpoint import Checkpoint
+from shardsrv.store.faults import LogFenced
 from shardsrv.store.log import PrepareLog
+from shardsrv.store.log_sync import SyncPlan
 from shardsrv.store.segment import Position
 from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.events import PersistFailed, Request
@@ -120,6 +123,25 @@ class PartitionGroup(Group):
         for request in waiting:
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
         self.log.close()
+
+    def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
+        """See `Group.synced`; a round that was under way when the partition was deleted has nothing to tell."""
+        if self.closed:
+            self._hand_back(plan)
+        else:
+            super().synced(plan, token, checksum)
+
+    def sync_failed(self, plan: SyncPlan, token: int, error: Exception) -> None:
+        """See `Group.sync_failed` and `synced`."""
+        if self.closed:
+            self._hand_back(plan)
+        else:
+            super().sync_failed(plan, token, error)
+
+    def _hand_back(self, plan: SyncPlan) -> None:
+        """The closed log lets go of what the plan held."""
+        with suppress(LogFenced):
+            self.log.mark_synced(plan)
 
     def committed(self, effect: Committed) -> None:
         """Answer the request and tell the shard."""

@@ -16,6 +16,8 @@ from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.plane import MetadataPlane, OwnedPartition
 from shardsrv.plane.metadata.state import MetadataState, PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
+from shardsrv.shards.metadata_transfer import MetadataTransferDriver
+from shardsrv.shards.partition_transfer import PartitionTransferDriver
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup
 from shardsrv.store.boot import BootEntry, BootRecord, merge_boot_files, read_boot_files
 from shardsrv.store.checkpoint import Checkpoint
@@ -23,20 +25,26 @@ from shardsrv.store.disk import sync_names
 from shardsrv.store.faults import PartitionLost, SnapshotUndecodable, SuperblockUndecodable, SuperblockUnreadable
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.groups import GroupRecord, GroupTable, nameless, read_tables
+from shardsrv.store.incoming import finish_swap
 from shardsrv.store.layout import SNAPSHOT
 from shardsrv.store.log import PrepareLog
 from shardsrv.store.log_opening import LogFacts, LogRecovery
+from shardsrv.store.log_reload import open_behind_snapshot
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Empty, Present, Unreadable
-from shardsrv.store.recovery import check_pairing
+from shardsrv.store.recovery import check_pairing, check_partition_directory
 from shardsrv.store.segment import GroupIdentity as LogIdentity
 from shardsrv.store.snapshot import SnapshotFile, read_snapshot, write_snapshot
 from shardsrv.store.superblock import Superblock, state_of
 from shardsrv.vsr.client_table import ClientTable
 from shardsrv.vsr.effects import Committed
+from shardsrv.vsr.policy import METADATA as METADATA_PLANE
+from shardsrv.vsr.policy import PARTITION as PARTITION_PLANE
 from shardsrv.vsr.policy import metadata_policy, partition_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
 from shardsrv.vsr.state import VsrState
+from shardsrv.vsr.transfer import limits_of
+from shardsrv.vsr.transfer_adapter import GroupTransfer
 from shardsrv.vsr.trust import DiskFacts
 from shardsrv.wire.constants import METADATA_GROUP
 
@@ -88,10 +96,11 @@ def open_metadata(node: Node) -> MetadataSimGroup:
             incarnation=node.incarnation(),
         )
         superblock.write(state.encode())
+    node.reconciled_through = state.reconciled_through
     plane = MetadataPlane(MetadataState(), TopicDefaults())
     plane.restore(saved)
     entries: list[Prepare] = []
-    log, recovery = PrepareLog.open(
+    log, recovery, _ = open_behind_snapshot(
         disk,
         directory.metadata_log,
         LogIdentity(node.cluster, METADATA_GROUP, 0),
@@ -113,6 +122,7 @@ def open_metadata(node: Node) -> MetadataSimGroup:
         table=ClientTable.restore(saved.client_table, options.clients_table),
         disk=disk_facts(node, METADATA, state, recovery),
         nonces=node.nonces(),
+        transfer=transfer_of(node, METADATA),
     )
     _replay(node, METADATA, replica, plane, saved.op, entries)
     disk.fsync_dir(directory.metadata)
@@ -127,6 +137,7 @@ def open_metadata(node: Node) -> MetadataSimGroup:
     )
     node.checkpoint_op = saved.op
     group = MetadataSimGroup(node, METADATA, replica, plane, log)
+    group.transfer = MetadataTransferDriver(disk, directory.metadata, log, node.cluster)
     group.applied_checksum = entries[replica.commit_min - saved.op - 1].checksum if replica.commit_min > saved.op else saved.checksum
     replica.log_dropped(log.first_op)
     return group
@@ -165,8 +176,7 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
     key = key_of(identity)
     path = node.directory.partition(*key)
     state = _state_of(node, node.table.records().get(key), path)
-    if state is not None and not disk.exists(path):
-        raise PartitionLost(path, identity.created_revision, 0)
+    lost = _lost(node, identity, state, path)
     plane = PartitionPlane(
         identity.stream,
         identity.topic,
@@ -174,7 +184,9 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
         dedup_size=options.dedup_ops,
         consumer_offsets_max=1000,
     )
-    saved = Checkpoint(disk, path).read()
+    slots = Checkpoint(disk, path)
+    finish_swap(disk, path, slots.write)
+    saved = slots.read()
     op = checksum = timestamp = 0
     if isinstance(saved, Unreadable):
         raise SuperblockUnreadable(path, saved.reason, None, saved.version)
@@ -187,7 +199,7 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
         LogIdentity(node.cluster, key.group, identity.created_revision),
         segment_size=options.segment_size,
         resume=ResumePoint(op, checksum, plane.next_offset) if op else None,
-        facts=facts_of(node, key),
+        facts=LogFacts(members=options.replicas) if lost else facts_of(node, key),
         on_prepare=prepares.append,
         pool=node.pool,
         indexes=node.indexes,
@@ -203,18 +215,36 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
         op=op,
         checksum=checksum,
         timestamp=timestamp,
-        disk=disk_facts(node, key, state, recovery),
+        disk=DiskFacts(lost=True) if lost else disk_facts(node, key, state, recovery),
         nonces=node.nonces(),
+        transfer=transfer_of(node, key),
     )
     _replay(node, key, replica, plane, op, prepares)
     # Before a record speaks of the directory, the directory is there for good.
     sync_names(disk, node.directory.partitions, (path,))
     _sync(log)
-    group = PartitionSimGroup(node, identity, key, replica, plane, log, Checkpoint(disk, path))
+    group = PartitionSimGroup(node, identity, key, replica, plane, log, slots)
+    group.transfer = PartitionTransferDriver(disk, path, log, slots)
     group.purge_wanted = owned.purge_generation
     group.applied_checksum = prepares[replica.commit_min - op - 1].checksum if replica.commit_min > op else checksum
     replica.log_dropped(log.first_op)
     return group
+
+
+def _lost(node: Node, identity: PartitionIdentity, state: VsrState | None, path: str) -> bool:
+    """Whether the directory of a partition is gone that this member once had: it then is no new voter. A single member
+    cannot get it back: raises `PartitionLost`."""
+    exists = node.disk.exists(path)
+    try:
+        if state is not None and not exists:
+            raise PartitionLost(path, identity.created_revision, node.reconciled_through)
+        check_partition_directory(exists, identity.created_revision, node.reconciled_through, path)
+    except PartitionLost:
+        if node.options.replicas == 1:
+            raise
+        node.world.reached("lost partition")
+        return True
+    return False
 
 
 def facts_of(node: Node, key: GroupKey) -> LogFacts:
@@ -222,6 +252,14 @@ def facts_of(node: Node, key: GroupKey) -> LogFacts:
     boot = node.boot_facts.get(key)
     members = node.options.replicas
     return LogFacts(members=members) if boot is None else boot.log_facts(node.boot_id, members)
+
+
+def transfer_of(node: Node, key: GroupKey) -> GroupTransfer | None:
+    """The state transfer of a group; a single member has none."""
+    if node.options.replicas == 1:
+        return None
+    limits = limits_of(METADATA_PLANE if key == METADATA else PARTITION_PLANE, retry_ticks=20, frame_max=16 * 1024)
+    return GroupTransfer(limits, node.nonces().draw)
 
 
 def disk_facts(node: Node, key: GroupKey, state: VsrState | None, recovery: LogRecovery) -> DiskFacts:

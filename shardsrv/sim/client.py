@@ -61,6 +61,11 @@ class Client:
         """The first thing."""
         self._later(exponential(self.random, self.world.options.load.think_mean), self._next)
 
+    @property
+    def asking(self) -> bool:
+        """Whether a request is not answered yet."""
+        return self._ask is not None
+
     def _later(self, delay: int, action: Any, *arguments: Any) -> None:
         self.world.schedule.after(delay, action, *arguments)
 

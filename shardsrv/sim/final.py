@@ -20,25 +20,39 @@ def _groups(node: Node) -> dict[object, SimGroup]:
     return {METADATA: node.metadata} | {group.key: group for group in node.groups.values()}
 
 
-def converged(world: World) -> bool:
-    """Every member is up and serves the same groups at the same commit, with nothing in flight and nobody waiting."""
-    if any(client._ask is not None for client in world.clients):
-        return False
-    marks = None
+def unsettled(world: World) -> str:
+    """Why the run has not converged; empty when every member is up and serves the same groups at the same commit, with
+    nothing in flight and nobody waiting."""
+    for client in world.clients:
+        if client.asking:
+            return f"client {client.index} waits for {client.kind}"
+    marks: dict[object, int] | None = None
     for node in world.nodes:
-        if not node.up or node.metadata is None or node._dirty or node._unsynced or node._round_running:
-            return False
+        if not node.up or node.metadata is None:
+            return f"{node.name} is down"
+        if node.busy:
+            return f"{node.name} has something to write"
         found = {}
         for key, group in _groups(node).items():
-            replica = group.replica
-            busy = replica.in_flight or group.waiting or group.checkpointing or replica.head_op != replica.commit_min
-            if replica.status != NORMAL or group.fault is not None or busy or getattr(group, "purging", False):
-                return False
-            found[key] = replica.commit_min
+            reason = _group_unsettled(group)
+            if reason:
+                return f"{node.name} {key} {reason}"
+            found[key] = group.replica.commit_min
         if marks is not None and found != marks:
-            return False
+            return f"{node.name} differs from {world.nodes[0].name}"
         marks = found
-    return True
+    return ""
+
+
+def _group_unsettled(group: SimGroup) -> str:
+    replica = group.replica
+    if replica.status != NORMAL or group.fault is not None:
+        return f"has status {replica.status}, fault {group.fault!r}"
+    if replica.in_flight or group.waiting or replica.head_op != replica.commit_min:
+        return f"has {replica.in_flight} in flight, {len(group.waiting)} waiting"
+    if group.checkpointing:
+        return "makes a checkpoint"
+    return "waits for a purge" if getattr(group, "purging", False) else ""
 
 
 def check_final(world: World) -> None:

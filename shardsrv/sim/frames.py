@@ -43,4 +43,4 @@ class Frames:
         if group is None or group.closed or group.key.created_revision != prepare.created_revision:
             self.world.count("frames without a group")
             return
-        group.carry_out(group.replica.step(Message(source, header, body, node.clock.wall())))
+        group.deliver(Message(source, header, body, node.clock.wall()))

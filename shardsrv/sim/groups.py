@@ -7,6 +7,7 @@ before it is carried out.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from shardsrv.plane.metadata.plane import MetadataPlane
@@ -14,12 +15,16 @@ from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.shards import records
 from shardsrv.shards.group import Group
+from shardsrv.shards.transfer_driver import TransferDriver
 from shardsrv.store.checkpoint import Checkpoint
+from shardsrv.store.faults import LogFenced
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.log import PrepareLog
-from shardsrv.vsr.effects import Committed, ReadPrepare, Send, SyncLog, TruncateFrom
+from shardsrv.store.log_sync import SyncPlan
+from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.events import PersistFailed, Request
 from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.transfer_install import CHECKPOINT
 from shardsrv.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 class SimGroup(Group):
     """A group on ``host``. ``durable_view`` is the view of the superblock record that the disk holds."""
 
-    __slots__ = ("applied_checksum", "checkpointed_at", "checkpointing", "closed", "durable_view", "key", "plane", "suspected")
+    __slots__ = ("applied_checksum", "checkpointed_at", "checkpointing", "closed", "durable_view", "key", "plane", "suspected", "transfer")
 
     host: Node
     plane: Any
@@ -41,6 +46,7 @@ class SimGroup(Group):
         self.applied_checksum = log.head_checksum
         self.checkpointed_at = 0
         self.checkpointing = False
+        self.transfer: TransferDriver | None = None
         self.closed = False
         state = replica.durable_state
         self.durable_view = -1 if state is None else state.view
@@ -48,22 +54,9 @@ class SimGroup(Group):
 
     def carry_out(self, effects: list[Any]) -> None:
         """See `Group.carry_out`."""
-        if not effects:
-            return
-        host = self.host
-        host.oracles.effects(host, self, effects)
-        for effect in effects:
-            kind = type(effect)
-            if kind is Send:
-                host.world.frames.send(host, self, effect)
-            elif kind is SyncLog:
-                host.sync_log(self, effect.token)
-            elif kind is TruncateFrom:
-                host.truncate(self, effect.token, effect.op)
-            elif kind is ReadPrepare:
-                host.read_prepare(self, effect)
-            else:
-                super().carry_out([effect])
+        if effects:
+            self.host.oracles.effects(self.host, self, effects)
+            super().carry_out(effects)
 
     def state_persisted(self, token: int, state: Any) -> None:
         """See `Group.state_persisted`."""
@@ -72,6 +65,32 @@ class SimGroup(Group):
         super().state_persisted(token, state)
         if self.waiting:
             self.resume()
+
+    def take_snapshots(self) -> bool:
+        """Become the one who writes checkpoint and pairing; False while a transfer is installed."""
+        member = self.replica.member
+        return member is None or member.transfer.snapshots.take(CHECKPOINT)
+
+    def leave_snapshots(self) -> None:
+        """Be done with it."""
+        if self.replica.member is not None:
+            self.replica.member.transfer.snapshots.leave(CHECKPOINT)
+
+    def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
+        """See `Group.synced`; a round that was under way when the partition was deleted has nothing to tell."""
+        if self.closed:
+            with suppress(LogFenced):
+                self.log.mark_synced(plan)
+        else:
+            super().synced(plan, token, checksum)
+
+    def sync_failed(self, plan: SyncPlan, token: int, error: Exception) -> None:
+        """See `Group.sync_failed` and `synced`."""
+        if self.closed:
+            with suppress(LogFenced):
+                self.log.mark_synced(plan)
+        else:
+            super().sync_failed(plan, token, error)
 
     def committed(self, effect: Committed) -> None:
         """Answer the request."""
@@ -102,7 +121,7 @@ class MetadataSimGroup(SimGroup):
 class PartitionSimGroup(SimGroup):
     """One partition of a member."""
 
-    __slots__ = ("checkpoint", "identity", "purge_asked", "purge_wanted")
+    __slots__ = ("checkpoint", "checkpoint_purge", "identity", "purge_asked", "purge_wanted")
 
     plane: PartitionPlane
 
@@ -119,6 +138,8 @@ class PartitionSimGroup(SimGroup):
         super().__init__(host, key, replica, plane, log)
         self.identity = identity
         self.checkpoint = checkpoint
+        self.checkpoint_purge = 0
+        """Op of the newest purge that a checkpoint was made for."""
         self.purge_wanted = 0
         """Generation of the last purge that metadata has committed; nothing else is admitted before it is applied."""
         self.purge_asked = 0

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shardsrv.errors import DiskFault, ShardsrvError
 from shardsrv.plane.metadata.changes import Change, PartitionsCreated, PartitionsDeleted, TopicPurged
 from shardsrv.plane.metadata.plane import OwnedPartition
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition import offsets
+from shardsrv.shards.group import lower_frontier
 from shardsrv.sim import boot
 from shardsrv.sim.clock import MILLISECOND, MemberClock
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup, SimGroup
@@ -25,18 +26,25 @@ from shardsrv.store.boot import BootFacts, BootRecord
 from shardsrv.store.descriptors import DescriptorPool
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.groups import GroupTable
+from shardsrv.store.incoming import INCOMING
 from shardsrv.store.index import IndexCache
 from shardsrv.store.layout import SNAPSHOT, DataDirectory
 from shardsrv.store.snapshot import read_snapshot, write_snapshot
 from shardsrv.store.superblock import Superblock
 from shardsrv.vsr.effects import PersistState
-from shardsrv.vsr.events import PersistFailed, PrepareRead, Request, Tick, Truncated
+from shardsrv.vsr.events import PersistFailed, Request, Tick
 from shardsrv.vsr.nonce import Nonces
 from shardsrv.vsr.policy import PERSISTED
+from shardsrv.vsr.replica import NORMAL
+from shardsrv.vsr.transfer_effects import Note, Restored
 from shardsrv.wire.constants import ZERO_ID, Operation
 
 if TYPE_CHECKING:
     from shardsrv.sim.world import World
+
+
+RECONCILED_EVERY: Final = 16
+"""Metadata ops between two records of how far the partitions of this member are made."""
 
 
 class Crash(BaseException):
@@ -84,6 +92,7 @@ class Node:
         self.pool = DescriptorPool(self.disk)
         self.indexes = IndexCache()
         self.checkpoint_op = 0
+        self.reconciled_through = 0
         self._dirty: dict[SimGroup, None] = {}
         self._unsynced: dict[SimGroup, None] = {}
         self._urgent: dict[SimGroup, None] = {}
@@ -108,6 +117,11 @@ class Node:
     def nonces(self) -> Nonces:
         """The numbers of a group's life; no two lives share any."""
         return Nonces(self.incarnation())
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is to be written, synced or recorded."""
+        return bool(self._dirty or self._unsynced or self._states or self._freed) or self._round_running
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -185,17 +199,20 @@ class Node:
         event = Tick(self.clock.wall())
         assert self.metadata is not None
         metadata = self.metadata
-        metadata.carry_out(metadata.replica.step(event))
+        metadata.deliver(event)
         if metadata.suspected and not metadata.replica.member.suspect:
             metadata.suspected = False
             self.boot_records[METADATA].trust(METADATA)
         for group in list(self.groups.values()):
-            group.carry_out(group.replica.step(event))
+            group.deliver(event)
             if group.suspected and not group.replica.member.suspect:
                 group.suspected = False
                 self.partition_boot.trust(group.key)
             if group.purging and group.plane.purge_generation < group.purge_wanted:
                 self._ask_purge(group)
+        if metadata.plane.op >= self.reconciled_through + RECONCILED_EVERY and metadata.replica.status == NORMAL:
+            self.reconciled_through = metadata.plane.op
+            metadata.carry_out(metadata.replica.record(reconciled_through=metadata.plane.op))
         self._resume_waiting()
         self._checkpoints()
         self._settle()
@@ -367,8 +384,6 @@ class Node:
         if failure is not None:
             self._unsynced_bytes += covered
         for group, plan, token, checksum in planned:
-            if group.closed:
-                continue
             if failure is None:
                 group.synced(plan, token, checksum)
             else:
@@ -388,56 +403,63 @@ class Node:
 
     # --- what only members of a cluster ask --------------------------------------------------------------------------
 
-    def sync_log(self, group: SimGroup, token: int) -> None:
-        """`SyncLog`: everything appended so far; answered with the round that covers it."""
-        group.append_token = max(group.append_token, token)
-        self.wants_sync(group)
-        self._sync_soon(True)
+    def send_frame(self, group: Any, effect: Any) -> None:
+        """See `Host`."""
+        self.world.frames.send(self, group, effect)
 
-    def truncate(self, group: SimGroup, token: int, op: int) -> None:
-        """`TruncateFrom`: what was appended is written first; the frontier goes down before the cut."""
-        self._dirty.pop(group, None)
-        group.flush()
-        self.later(self._disk_delay(), self._truncate, group, token, op)
-
-    def _truncate(self, group: SimGroup, token: int, op: int) -> None:
-        if group.closed or group.fault is not None:
-            return
-        log = group.log
-        record = self.boot_records.get(METADATA) if group.key == METADATA else self.partition_boot
-        assert record is not None
-        try:
-            if op <= log.head_op:
-                known = record.get(group.key)
-                if known is not None and known.synced_op >= op:
-                    before = log.read_prepare(op - 1)
-                    record.lower(group.key, op - 1, 0 if before is None else before.checksum)
-                log.truncate_from(op)
-                record.update(group.key, log.synced_op, log.head_checksum, log.head_op)
-        except DiskFault as error:
-            group.fence(error)
-            group.carry_out(group.replica.step(PersistFailed(token, str(error))))
-            return
+    def lower_frontier(self, group: Any, op: int) -> None:
+        """See `Host`."""
         self.world.count("suffixes cut")
-        group.carry_out(group.replica.step(Truncated(token)))
-        self._settle()
+        lower_frontier(self._record_of(group), group.key, group.log, op)
 
-    def read_prepare(self, group: SimGroup, effect: Any) -> None:
-        """`ReadPrepare`."""
-        self.later(self.latency.randrange(1, self.options.disk_latency), self._read_prepare, group, effect)
+    def entry_damaged(self, group: Any, op: int, error: Exception) -> None:
+        """See `Host`."""
+        self.world.trace.line(self.name, "damaged", group.key, op, type(error).__name__)
 
-    def _read_prepare(self, group: SimGroup, effect: Any) -> None:
-        if group.closed:
+    def transfer_effect(self, group: Any, effect: Any) -> None:
+        """See `Host`: what a job needs of the disk happens a little later."""
+        if type(effect) is Restored:
+            self._restored(group, effect)
             return
-        try:
-            prepare = group.log.read_prepare(effect.op)
-        except DiskFault as error:
-            self.world.trace.line(self.name, "read", type(error).__name__)
-            prepare = None
-        if prepare is not None and effect.checksum and prepare.checksum != effect.checksum:
-            prepare = None
-        group.carry_out(group.replica.step(PrepareRead(effect.token, prepare)))
-        self._settle()
+        if type(effect) is Note:
+            self.world.reached(f"transfer {effect.name}")
+            self.world.trace.line(self.name, "transfer", group.key, effect.name)
+            return
+        job = group.transfer.start(effect)
+        if job is not None:
+            self.later(self._disk_delay(), self._transfer_job, group, job)
+
+    def _transfer_job(self, group: SimGroup, job: Callable[[], Any]) -> None:
+        if not group.closed:
+            group.deliver(job())
+            self._settle()
+
+    def _restored(self, group: SimGroup, effect: Any) -> None:
+        """A transfer put another state in place of the plane's: compare it, and for metadata follow it as a whole."""
+        self.world.count("transfers installed")
+        self.world.trace.line(self.name, "restored", group.key, effect.op)
+        group.applied_checksum = effect.checksum
+        self.oracles.installed(self, group, effect.op)
+        if group is self.metadata:
+            self.checkpoint_op = effect.op
+            owned = list(self.metadata.plane.owned())
+            known = {boot.key_of(item.identity) for item in owned}
+            gone = [key for key in (held.key for held in self.groups.values()) if key not in known]
+            self._delete(gone)
+            self._delete_strays()
+            for item in owned:
+                held = self.groups.get(item.identity.group)
+                if held is not None:
+                    held.purge_wanted = max(held.purge_wanted, item.purge_generation)
+            self._adopt(
+                boot.open_partitions(
+                    self,
+                    [item for item in owned if item.identity.group not in self.groups and item.identity not in self.doubtful],
+                )
+            )
+
+    def _record_of(self, group: SimGroup) -> BootRecord:
+        return self.boot_records[METADATA] if group.key == METADATA else self.partition_boot
 
     # --- superblocks -------------------------------------------------------------------------------------------------
 
@@ -519,12 +541,13 @@ class Node:
             self._unsynced.pop(group, None)  # type: ignore[arg-type]
             self._urgent.pop(group, None)  # type: ignore[arg-type]
             path = self.directory.partition(*key)
-            if self.disk.exists(path):
-                for name in self.disk.listdir(path):
-                    self.disk.unlink(f"{path}/{name}")
-                # Nothing of a directory that is gone stays undecided: the disk would carry it along for ever.
-                self.disk.fsync_dir(path)
-                self.disk.remove_tree(path)
+            for below in (f"{path}/{INCOMING}", path):
+                if self.disk.exists(below):
+                    for name in self.disk.listdir(below):
+                        self.disk.unlink(f"{below}/{name}")
+                    # Nothing of a directory that is gone stays undecided: the disk would carry it along for ever.
+                    self.disk.fsync_dir(below)
+                    self.disk.remove_tree(below)
             if self.disk.exists(path.rpartition("/")[0]):
                 self.disk.fsync_dir(path.rpartition("/")[0])
             self.partition_boot.remove(key)
@@ -563,11 +586,12 @@ class Node:
             self._begin_snapshot(group)
         for partition in list(self.groups.values()):
             due = partition.appended_bytes - partition.checkpointed_at >= limit
-            purged = partition.plane.purge_op and partition.log.first_op <= partition.plane.purge_op
+            purged = partition.plane.purge_op > partition.checkpoint_purge
             if (due or purged) and not partition.checkpointing and partition.fault is None:
-                if partition.plane.applied_op == 0:
+                if partition.plane.applied_op == 0 or not partition.take_snapshots():
                     continue
                 partition.checkpointing = True
+                partition.checkpoint_purge = partition.plane.purge_op
                 partition.checkpointed_at = partition.appended_bytes
                 op, payload = partition.plane.applied_op, partition.plane.checkpoint(partition.applied_checksum)
                 self.later(self._disk_delay(), self._write_checkpoint, partition, op, payload, partition.plane.purge_op)
@@ -576,6 +600,7 @@ class Node:
         """A checkpoint describes only what is synced."""
         if group.closed or group.fault is not None:
             group.checkpointing = False
+            group.leave_snapshots()
             return
         if group.log.synced_op < op:
             self.wants_sync(group)
@@ -583,6 +608,7 @@ class Node:
             self.later(self._sync_delay(), self._write_checkpoint, group, op, payload, purge_op)
             return
         group.checkpointing = False
+        group.leave_snapshots()
         try:
             group.checkpoint.write(payload)
             if purge_op and group.log.first_op <= purge_op and self.options.drop_logs:
@@ -596,7 +622,7 @@ class Node:
 
     def _begin_snapshot(self, group: MetadataSimGroup) -> None:
         replica = group.replica
-        if replica.commit_min <= self.checkpoint_op or replica.in_flight:
+        if replica.commit_min <= self.checkpoint_op or replica.in_flight or not group.take_snapshots():
             return
         group.checkpointing = True
         group.checkpointed_at = group.appended_bytes
@@ -615,6 +641,7 @@ class Node:
         except DiskFault as error:
             self.world.trace.line(self.name, "snapshot", type(error).__name__)
             group.checkpointing = False
+            group.leave_snapshots()
             return
         assert written is not None
         self.checkpoint_op = op
@@ -627,6 +654,7 @@ class Node:
         if group is None or not group.checkpointing or state.checkpoint_op < self.checkpoint_op:
             return
         group.checkpointing = False
+        group.leave_snapshots()
         try:
             if self.options.drop_logs:
                 group.log.drop_plan(self.checkpoint_op).run()

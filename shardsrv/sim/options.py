@@ -195,7 +195,7 @@ def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | 
         clock_skew=random.choice((0, 0, 50, 5_000)) * MILLISECOND,
         clock_drift=random.choice((0, 0, 200)),
         beyond=False,
-        drop_logs=members == 1,
+        drop_logs=members == 1 or random.random() < 0.5,
         timeouts=random.choice(TIMEOUTS),
         network=network,
         faults=faults,

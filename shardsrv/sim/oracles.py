@@ -152,6 +152,8 @@ class Marks:
         """A superblock record is durable."""
         place = (node.index, key)
         mark = (state.view, state.log_view)
+        if node.oracles.history.group(key).deleted:
+            return
         if mark < self._durable.get(place, (0, 0)):
             raise Violation("durable views", f"{node.name} {key}: {mark} after {self._durable[place]}")
         self._durable[place] = mark
@@ -161,7 +163,9 @@ class Marks:
         place = (node.index, group.key)
         durable = self._durable.get(place)
         state = group.replica.durable_state
-        if durable is not None and (state is None or (state.view, state.log_view) < durable):
+        if node.oracles.history.group(group.key).deleted:
+            self._durable.pop(place, None)
+        elif durable is not None and (state is None or (state.view, state.log_view) < durable):
             raise Violation("durable views", f"{node.name} {group.key} starts without the record {durable}")
 
     def wiped(self, node: Node) -> None:
@@ -327,6 +331,15 @@ class Oracles:
             self.committed_ops += 1
             self.content.committed(key, prepare, entry)
         self.states.committed(node, group, prepare.op, prepare.checksum)
+
+    def installed(self, node: Node, group: SimGroup, op: int) -> None:
+        """A transfer put the state of entry ``op`` in place."""
+        self.marks.installed(node, group.key, op)
+        known = self.history.group(group.key)
+        if op > known.head and not known.deleted:
+            raise Violation("transfer", f"{node.name} {group.key} installs op {op}, committed is {known.head}")
+        if group.key != METADATA:
+            self.states.committed(node, group, op, group.applied_checksum)
 
     def snapshot(self, node: Node, op: int, payload: bytes) -> None:
         """A member encoded its metadata."""

@@ -20,7 +20,7 @@ from shardsrv.sim.client import Client
 from shardsrv.sim.clock import SECOND, Schedule
 from shardsrv.sim.disk import SimDisk
 from shardsrv.sim.faults import DiskTrap, Faults
-from shardsrv.sim.final import check_final, converged
+from shardsrv.sim.final import check_final, unsettled
 from shardsrv.sim.frames import Frames
 from shardsrv.sim.network import Network
 from shardsrv.sim.node import Crash, Node
@@ -147,8 +147,8 @@ class World:
         self.schedule.run_until(self.options.duration)
         self._make_peace()
         deadline = self.schedule.now + CONVERGE
-        if not self.schedule.run_until(deadline, lambda: converged(self)):
-            raise Violation("convergence", f"not {CONVERGE // SECOND} s after the last fault: {self._standing()}")
+        if not self.schedule.run_until(deadline, lambda: not unsettled(self)):
+            raise Violation("convergence", f"{unsettled(self)}; {self._standing()}")
         check_final(self)
 
     def _make_peace(self) -> None:

@@ -363,14 +363,16 @@ class PrepareLog(LogWriter):
                 segment.handle = -1
 
     def close(self, index: bool = True) -> None:
-        """Close every handle, after writing the active ``index``. Does not sync: whoever stops cleanly has done it."""
+        """Close every handle, after writing the active ``index``; those that a sync under way needs when its plan is handed
+        back. Does not sync: whoever stops cleanly has done it."""
         if index:
             self.write_index()
         for segment in self._segments:
             self._retire(segment)
-        for handle in self._retired:
-            self._disk.close(handle)
-        self._retired.clear()
+        if not self._plans:
+            for handle in self._retired:
+                self._disk.close(handle)
+            self._retired.clear()
         self.fence("closed")
 
 
