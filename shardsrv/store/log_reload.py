@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shardsrv.errors import Damaged, DiskFault, OurFault
+from shardsrv.errors import Damaged, DiskFault
 from shardsrv.store.disk import SYNC, Disk, disk_fault
 from shardsrv.store.faults import LogDamaged, LogFenced
 from shardsrv.store.log import PrepareLog
@@ -40,17 +40,14 @@ def remove_segments(disk: Disk, directory: str) -> None:
 
 
 def reload_log(log: PrepareLog, resume: ResumePoint, change: Callable[[], None]) -> None:
-    """Let go of every file, let ``change`` rearrange the directory, and take over what is there: a log that ends at
-    ``resume.op``, or holds nothing and goes on behind it. What it then holds counts as synced.
+    """Let go of every file and of what is buffered, let ``change`` rearrange the directory, and take over what is
+    there: a log that ends at ``resume.op``, or holds nothing and goes on behind it. What it then holds counts as synced.
 
     Raises:
-        OurFault: entries are buffered.
         LogFenced: the log was fenced, or is now, because a step failed.
     """
     if log.fenced is not None:
         raise LogFenced(log.directory, log.fenced)
-    if not log._settled():
-        raise OurFault(f"{log.directory}: replaced while entries are buffered")
     try:
         for segment in log._segments:
             log._retire(segment)

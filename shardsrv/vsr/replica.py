@@ -237,7 +237,7 @@ class Replica:
     @property
     def table(self) -> ClientTable | None:
         """The client table (metadata), for snapshots; only commits change it."""
-        return None if self.gate is None else self.gate.table
+        return None if self.gate is None else self.gate.applied_table
 
     @property
     def dropped(self) -> dict[str, int]:

@@ -12,14 +12,13 @@ from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.faults import LogDamaged, LogFenced
 from shardsrv.store.incoming import INCOMING, READY, commit_swap, finish_swap, retract_swap
 from shardsrv.store.layout import SNAPSHOT
-from shardsrv.store.log_reload import is_superseded, reload_log
+from shardsrv.store.log_reload import is_superseded, reload_log, remove_segments
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.recovery import Shape
 from shardsrv.vsr import transfer_faults as faults
 from shardsrv.vsr.transfer_effects import CloseStaging, InstallSnapshot, OpenStaging, ReadChunk, RebaseLog, ReleaseOffer
 from shardsrv.wire.manifest import Artifact
 from tests.support.durable import DIRECTORY, PARTITION, fail_nth
-from tests.support.logs import Chain
 from tests.support.transfer_disks import (
     MetadataSide,
     PartitionSide,
@@ -391,13 +390,14 @@ def test_names_in_a_commitment_are_names_of_segments() -> None:
     assert not finish_swap(disk, PARTITION, lambda payload: None)
 
 
-def test_a_log_is_not_replaced_under_buffered_entries() -> None:
-    from shardsrv.errors import OurFault
-
-    side = PartitionSide.make(3)
-    side.store.log.append(Chain(side.chain.parent, 4, side.chain.offset).other())
-    with pytest.raises(OurFault):
-        reload_log(side.store.log, ResumePoint(9, 9), lambda: None)
+def test_what_is_buffered_goes_with_the_log_that_is_replaced() -> None:
+    _, receiver, content = receive()
+    log = receiver.store.log
+    log.append(receiver.chain.other())
+    reload_log(log, ResumePoint(content.op, content.checksum), lambda: remove_segments(receiver.disk, log.directory))
+    assert (log.head_op, log.pending_bytes) == (8, 0)
+    log.flush()
+    assert log.head_op == 8 and not log.dirty
 
 
 def test_an_empty_partition_cannot_be_offered_twice_under_one_name() -> None:
