@@ -113,23 +113,20 @@ def decide_op(*facts: bool) -> tuple[str, str]:
     raise AssertionError(f"no row decides {facts}")
 
 
-def present_incarnations(votes: Sequence[Vote], known: Sequence[int]) -> list[int]:
+def present_incarnations(votes: Sequence[Vote], members: int, known: Sequence[int]) -> list[int]:
     """The latest incarnation of each member that anybody has heard of; a later one is greater."""
-    latest = list(known)
-    for vote in votes:
-        for replica, incarnation in enumerate(vote.incarnations):
-            if replica < len(latest):
-                latest[replica] = max(latest[replica], incarnation)
+    latest = [0] * members
+    for incarnations in (known, *(vote.incarnations for vote in votes)):
+        for replica, incarnation in enumerate(incarnations[:members]):
+            latest[replica] = max(latest[replica], incarnation)
     return latest
 
 
 def merge(votes: Sequence[Vote], members: int, known: Sequence[int] = ()) -> Decided | Wait | Refused:
     """The log of the view that ``votes`` (one a member, in any order) elect; ``known`` as in `present_incarnations`."""
-    latest = present_incarnations(votes, known)
-    counted = sorted(
-        (vote for vote in votes if not latest or vote.incarnation >= latest[vote.replica]),
-        key=lambda vote: vote.replica,
-    )
+    latest = present_incarnations(votes, members, known)
+    present = [vote for vote in votes if vote.incarnation >= latest[vote.replica]]
+    counted = sorted(present, key=lambda vote: vote.replica)
     quorum = view_change_quorum(members)
     trusted = [vote for vote in counted if not vote.suspect]
     everybody = len(counted) == members

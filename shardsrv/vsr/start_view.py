@@ -168,7 +168,7 @@ def pump(replica: Any, out: list[Any]) -> None:
             replica.log_view = replica.view
             replica.want_state(out, log_view=replica.view)
         return
-    if (m.suspect or m.lost) and 0 <= m.trust_op <= min(log.verified_op, log.synced_op):
+    if (m.suspect or m.lost) and 0 <= m.trust_op <= log.verified_op and log_synced(replica, out):
         m.suspect = m.lost = False
     if m.canonical and m.acked_op >= m.target_op:
         m.canonical = {}
