@@ -63,7 +63,7 @@ def test_a_control_frame_travels_with_its_body_hash() -> None:
 @pytest.mark.parametrize("frame", [prepare().restamped(2) + b"12345678", CommitHeader(group=GROUP).pack()])
 def test_any_damaged_byte_and_any_other_length_is_refused(frame: bytes) -> None:
     decode_frame(frame)
-    for at in range(0, len(frame)):
+    for at in range(len(frame)):
         damaged = bytearray(frame)
         damaged[at] ^= 1 << at % 8
         with pytest.raises((DecodeError, DiskFault)):

@@ -109,7 +109,8 @@ def test_a_suspect_is_silent_until_it_holds_what_the_primary_had_when_it_asked()
     cluster.filter = lambda source, target, frame: 1
     cluster.nodes[2].boot()
     cluster.settle()
-    assert not node.replica.member.suspect and node.replica.commit_min == 4
+    cluster.run_until(lambda: not node.replica.member.suspect, 50)
+    assert node.replica.commit_min == 4
 
 
 def test_a_power_lost_member_does_not_vote_an_acknowledged_entry_away() -> None:
