@@ -89,6 +89,10 @@ def tell(replica: Any, out: list[Any]) -> None:
 def on_start_view(replica: Any, event: Any, out: list[Any]) -> None:
     """A view has started, or is going on."""
     m = replica.member
+    if m.transfer.installing:
+        # The log is being replaced: what would be cut of it may be gone already. Whoever leads is asked again.
+        m.drop("installing")
+        return
     header = event.header
     view = header.view
     probing = replica.status == RECOVERING
