@@ -9,10 +9,10 @@ class Election:
     """State of one view change; emptied when another begins.
 
     ``calls`` is the mask of members that called for this view (own included); ``votes`` the first vote of each member,
-    at the candidate; ``outcome`` the last result of the merge over them.
+    at the candidate; ``outcome`` the last result of the merge, over ``merged`` of them.
     """
 
-    __slots__ = ("call_due", "calls", "elapsed", "outcome", "reason", "vote_due", "votes")
+    __slots__ = ("call_due", "calls", "elapsed", "merged", "outcome", "reason", "vote_due", "votes")
 
     def __init__(self) -> None:
         self.reset("", 0)
@@ -22,6 +22,7 @@ class Election:
         self.reason = reason
         self.calls = own_bit
         self.votes: dict[int, Vote] = {}
+        self.merged = 0
         self.outcome: Decided | Wait | Refused | None = None
         self.call_due = True
         self.vote_due = True

@@ -259,6 +259,11 @@ def state_persisted(replica: Any, out: list[Any]) -> None:
     pump(replica, out)
 
 
+def fenced(replica: Any, out: list[Any]) -> None:
+    """A write failed: this member takes no part any more."""
+    normal.give_up(replica, out)
+
+
 def answered(replica: Any, event: Any, out: list[Any]) -> None:
     """Any other answer of the driver: to a cut, to a read for repair, or to an effect of a transfer."""
     if replica.status == FENCED:

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from shardsrv.errors import DecodeError
 from shardsrv.vsr import clock, ingest, restart, start_view, view_change
 from shardsrv.vsr.effects import Send
+from shardsrv.vsr.frames import body_fields
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.quorum import nack_quorum, primary_of
 from shardsrv.vsr.sending import broadcast, fields, primary, view_durable
 from shardsrv.vsr.status import NORMAL
 from shardsrv.vsr.timeouts import BACKOFF_SHIFT_MAX
 from shardsrv.wire.constants import AckedAs
+from shardsrv.wire.replica_bodies import GroupLife, decode_not_served, encode_not_served
 from shardsrv.wire.replica_headers import CommitHeader, PrepareOkHeader
 
 RESEND_AT_ONCE: Final = 16
@@ -66,7 +69,9 @@ def on_prepare_ok(replica: Any, event: Any, out: list[Any]) -> None:
             view_change.begin(replica, replica.view + 1, "the primary's clock was refused", out)
         return
     before = replica.commit_min
-    replica.acknowledge(event.peer, header.op, header.prepare_checksum, header.acked_as == AckedAs.SYNCED, out)
+    synced = header.acked_as == AckedAs.SYNCED
+    if replica.pipeline.acknowledge(header.op, header.prepare_checksum, event.peer, synced):
+        replica.advance_commit(out)
     if replica.commit_min > before:
         m.resend_after, m.resend_shift = m.timeouts.prepare, 0
 
@@ -89,8 +94,17 @@ def tick(replica: Any, out: list[Any]) -> None:
             m.resend_after = m.timeouts.prepare << m.resend_shift
 
 
-def heartbeat(replica: Any, out: list[Any]) -> None:
-    """Tell the others that the view goes on, and the commit point."""
+def give_up(replica: Any, out: list[Any]) -> None:
+    """We cannot serve any more: if we lead, say so by name, so that the others need not wait for our silence."""
+    if replica.leads:
+        replica.leads = False
+        identity = replica.identity
+        heartbeat(replica, out, encode_not_served([GroupLife(identity.group, identity.created_revision)]))
+
+
+def heartbeat(replica: Any, out: list[Any], not_served: bytes = b"") -> None:
+    """Tell the others that the view goes on, and the commit point; ``not_served`` lists groups that we lead but cannot
+    serve."""
     m = replica.member
     m.idle = 0
     if not view_durable(replica):
@@ -103,9 +117,10 @@ def heartbeat(replica: Any, out: list[Any]) -> None:
             commit=replica.commit_min,
             commit_checksum=m.log.point_checksum,
             timestamp_monotonic=m.sent_heartbeat,
+            **body_fields(not_served),
         )
     )
-    broadcast(replica, header, b"", out)
+    broadcast(replica, header, not_served, out)
 
 
 def resend(replica: Any, out: list[Any]) -> None:
@@ -184,6 +199,18 @@ def on_commit(replica: Any, event: Any, out: list[Any]) -> None:
     m.heard_heartbeat = header.timestamp_monotonic
     m.idle = 0
     replica.commit_max = max(replica.commit_max, header.commit)
+    if len(event.body) and _not_served(replica, event.body):
+        view_change.begin(replica, replica.view + 1, "the primary cannot serve", out)
+
+
+def _not_served(replica: Any, body: Any) -> bool:
+    """Whether a heartbeat's list names this group in this life."""
+    identity = replica.identity
+    try:
+        return GroupLife(identity.group, identity.created_revision) in decode_not_served(body)
+    except DecodeError:
+        replica.member.drop("list of groups does not decode")
+        return False
 
 
 def acknowledge(replica: Any, out: list[Any]) -> None:

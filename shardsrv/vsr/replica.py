@@ -288,11 +288,6 @@ class Replica:
                 raise TypeError(f"{kind.__name__} is not an event")
         return out
 
-    def acknowledge(self, replica: int, op: int, checksum: int, synced: bool, out: list[Any]) -> None:
-        """Another member holds entry ``checksum`` at ``op``. Anything that does not fit an op in flight is ignored."""
-        if self.pipeline.acknowledge(op, checksum, replica, synced):
-            self.advance_commit(out)
-
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _request(self, request: Request, out: list[Any]) -> None:
@@ -472,6 +467,8 @@ class Replica:
         self.status = FENCED
         self.fence_reason = event.reason
         self.leave_pipeline(event.reason, out)
+        if self.member is not None:
+            members.fenced(self, out)
         if self.policy.plane == METADATA:
             out.append(Fatal(GroupFenced(group=self.identity.group, reason=event.reason)))
 

@@ -137,8 +137,10 @@ def _decide(replica: Any, out: list[Any]) -> None:
     """The candidate looks whether the votes decide."""
     m = replica.member
     election = m.election
-    if len(election.votes) + 1 < view_change_quorum(m.count):
+    heard = len(election.votes)
+    if heard + 1 < view_change_quorum(m.count) or heard == election.merged:
         return
+    election.merged = heard
     votes = [own_vote(replica), *(election.votes[peer] for peer in sorted(election.votes))]
     election.outcome = merge(votes, m.count, m.incarnations)
     decided = election.decided

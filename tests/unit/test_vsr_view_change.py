@@ -217,6 +217,10 @@ def test_a_fenced_primary_is_followed_by_another() -> None:
     cluster = Cluster(3)
     start_with(cluster, b"a")
     cluster.nodes[0].step(PersistFailed(999, "no space"))
+    cluster.run(2)
+    for node in cluster.nodes[1:]:
+        assert node.replica.status == VIEW_CHANGE, "it said so by name: nobody waits for its silence"
+        assert node.replica.member.election.reason == "the primary cannot serve"
     cluster.run_until(lambda: any(node.replica.leads for node in cluster.nodes[1:]))
     cluster.nodes[0].up = False
     cluster.commit(b"b")
