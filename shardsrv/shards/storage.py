@@ -35,6 +35,7 @@ from shardsrv.store.disk import Disk, sync_names
 from shardsrv.store.faults import PartitionLost, SuperblockUndecodable, SuperblockUnreadable
 from shardsrv.store.group_key import GroupKey, owner_shard
 from shardsrv.store.groups import GroupRecord, GroupTable
+from shardsrv.store.incoming import finish_swap
 from shardsrv.store.index import IndexCache
 from shardsrv.store.layout import DataDirectory
 from shardsrv.store.log import PrepareLog
@@ -167,7 +168,9 @@ class PartitionStorage:
             identity.stream, identity.topic, identity.partition, dedup_size=config.deduplication_window_ops,
             consumer_offsets_max=config.consumer_offsets_max,
         )
-        saved = Checkpoint(host.disk, path).read()
+        slots = Checkpoint(host.disk, path)
+        finish_swap(host.disk, path, slots.write)
+        saved = slots.read()
         op = checksum = timestamp = 0
         if isinstance(saved, Unreadable):
             raise SuperblockUnreadable(path, saved.reason, None, saved.version)
@@ -196,7 +199,7 @@ class PartitionStorage:
             plan.run()
             log.mark_synced(plan)
         group = PartitionGroup(
-            host, identity, replica, plane, log, counter_slot=owned.slot, settings=owned.settings, checkpoint=Checkpoint(host.disk, path),
+            host, identity, replica, plane, log, counter_slot=owned.slot, settings=owned.settings, checkpoint=slots,
         )
         return Opened(group, replica.start(secrets.randbits(128)))
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from shardsrv.errors import DecodeError
 from shardsrv.vsr import transfer_notes as notes
-from shardsrv.vsr.effects import Send
 from shardsrv.vsr.policy import METADATA
 from shardsrv.vsr.transfer_effects import (
     CheckStaged,
@@ -36,39 +35,13 @@ from shardsrv.vsr.transfer_effects import (
 from shardsrv.vsr.transfer_events import ChunkStaged, Installed, LogRebased, StagedChecked, StagingOpened
 from shardsrv.vsr.transfer_faults import TransferRefused
 from shardsrv.vsr.transfer_host import TransferHost
-from shardsrv.vsr.transfer_install import INSTALL, Checked, InstallPlan, Target, check_content, examine, plan_install
+from shardsrv.vsr.transfer_install import INSTALL, check_content, examine, plan_install
 from shardsrv.vsr.transfer_limits import TransferLimits
+from shardsrv.vsr.transfer_session import ANY_PEER, Session, ask_chunks, ask_target
 from shardsrv.vsr.transfer_stage import AWAITING_TARGET, FETCHING, IDLE, INSTALLING, STAGE_NAMES, is_edge
 from shardsrv.vsr.transfer_window import PullWindow
 from shardsrv.wire.manifest import decode_manifest
-from shardsrv.wire.replica_headers import (
-    RequestStateChunkHeader,
-    RequestStateTransferHeader,
-    StateChunkHeader,
-    StateTransferTargetHeader,
-)
-
-ANY_PEER = -1
-"""The peer of a session that waits for a view to be adopted: nobody was asked yet."""
-
-
-class Session:
-    """One attempt. ``target`` is None until a descriptor was accepted (an accepted empty one is not None); ``window``
-    None until the staging is open; ``content`` None until everything is checked."""
-
-    __slots__ = ("content", "idle_ticks", "nonce", "peer", "plan", "stage", "staging", "target", "token", "window")
-
-    def __init__(self, peer: int, nonce: int) -> None:
-        self.stage = AWAITING_TARGET
-        self.peer = peer
-        self.nonce = nonce
-        self.target: Target | None = None
-        self.window: PullWindow | None = None
-        self.staging: dict[int, int] = {}  # token -> bytes of a chunk that is being written
-        self.token = 0  # of the one other effect that is under way
-        self.content: Checked | None = None
-        self.plan: InstallPlan | None = None
-        self.idle_ticks = 0
+from shardsrv.wire.replica_headers import StateChunkHeader, StateTransferTargetHeader
 
 
 class TransferReceiver:
@@ -177,7 +150,7 @@ class TransferReceiver:
             out.append(CloseStaging(keep=True))
         self._session = Session(peer, self._draw())
         out.append(Note(notes.ARMED, "info", {"peer": peer, "attempts": self.stall_rounds}))
-        self._ask_target(self._session, out)
+        ask_target(self._host, self._session, out)
         return True
 
     def abandon(self, out: list[Any]) -> bool:
@@ -211,25 +184,6 @@ class TransferReceiver:
         self._host.transfer_ended(peer, out)
 
     # --- frames -------------------------------------------------------------------------------------------------------
-
-    def _frame(self, session: Session) -> dict[str, Any]:
-        identity = self._host.identity
-        return {
-            "cluster": identity.cluster,
-            "view": self._host.view,
-            "replica": identity.replica,
-            "group": identity.group,
-            "created_revision": identity.created_revision,
-            "nonce": session.nonce,
-        }
-
-    def _ask_target(self, session: Session, out: list[Any]) -> None:
-        out.append(Send(session.peer, RequestStateTransferHeader(**self._frame(session)), b""))
-
-    def _ask(self, session: Session, pieces: list[tuple[int, int, int]], out: list[Any]) -> None:
-        for index, offset, length in pieces:
-            header = RequestStateChunkHeader(**self._frame(session), artifact=index, offset=offset, length=length)
-            out.append(Send(session.peer, header, b""))
 
     def _session_of(self, header: Any) -> Session | None:
         """The session that a frame is for: its nonce and its peer, and not those of an earlier one."""
@@ -304,7 +258,7 @@ class TransferReceiver:
         if window.contiguous > before:
             session.idle_ticks = 0
             self.stall_rounds = 0
-        self._ask(session, rest + window.ask(len(session.staging)), out)
+        ask_chunks(self._host, session, rest + window.ask(len(session.staging)), out)
 
     # --- answers of the driver ----------------------------------------------------------------------------------------
 
@@ -339,7 +293,7 @@ class TransferReceiver:
         """Ask for more, or have it checked when nothing is missing (an offer of empty artifacts at once)."""
         window, target = session.window, session.target
         assert window is not None and target is not None
-        self._ask(session, window.ask(len(session.staging)), out)
+        ask_chunks(self._host, session, window.ask(len(session.staging)), out)
         if window.complete and not session.staging and not session.token:
             session.token = self._next_token()
             out.append(CheckStaged(session.token, target.artifacts, self._host.clients_max))
@@ -518,6 +472,6 @@ class TransferReceiver:
             return
         out.append(Note(notes.STALLED, "info", facts))
         if session.window is None:
-            self._ask_target(session, out)
+            ask_target(self._host, session, out)
         else:
-            self._ask(session, session.window.open_pieces(), out)
+            ask_chunks(self._host, session, session.window.open_pieces(), out)
