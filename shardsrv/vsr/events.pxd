@@ -33,6 +33,7 @@ cdef class StatePersisted(Record):
 
 cdef class Tick(Record):
     cdef public object now
+    cdef public int ticks
 
 
 cdef class Message(Record):

@@ -93,12 +93,13 @@ class StatePersisted(Record):
 
 
 class Tick(Record):
-    """Time passed."""
+    """``ticks`` times 10 ms passed; more than one at once only for a group that said it was `quiet`."""
 
-    __slots__ = ("now",)
+    __slots__ = ("now", "ticks")
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, ticks: int = 1) -> None:
         self.now = now
+        self.ticks = ticks
 
 
 class Message(Record):

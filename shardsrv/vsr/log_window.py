@@ -7,7 +7,6 @@ the log is known to be that of the present view (committed entries always are).
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from shardsrv._core import Prepare
@@ -44,8 +43,9 @@ class LogWindow:
         """Header of the committed entry ``committed_op``, None while only its identity is known."""
         self.retained_from = op + 1
         """The oldest entry that the log on disk still holds."""
-        self._unappended: deque[tuple[int, int]] = deque()  # (token, op), both rising
-        self._unsynced: deque[tuple[int, int]] = deque()
+        # (token, op), both rising. Short, and mostly empty: a list is smaller than a deque, and idle groups are many.
+        self._unappended: list[tuple[int, int]] = []
+        self._unsynced: list[tuple[int, int]] = []
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
@@ -63,13 +63,9 @@ class LogWindow:
 
     def persisted(self, token: int, synced: bool) -> None:
         """Everything up to ``token`` is written, or synced."""
-        waiting = self._unappended
-        while waiting and waiting[0][0] <= token:
-            self.appended_op = waiting.popleft()[1]
+        self.appended_op = _taken(self._unappended, token, self.appended_op)
         if synced:
-            waiting = self._unsynced
-            while waiting and waiting[0][0] <= token:
-                self.synced_op = waiting.popleft()[1]
+            self.synced_op = _taken(self._unsynced, token, self.synced_op)
 
     def cut(self, op: int) -> None:
         """The entries from ``op`` on leave the log; nothing counts as written until `settled`."""
@@ -116,3 +112,14 @@ class LogWindow:
     def header(self, op: int) -> Any:
         """The entry, or the header of the commit point; None where neither is known."""
         return self.point if op == self.committed_op else self.entries.get(op)
+
+
+def _taken(waiting: list[tuple[int, int]], token: int, before: int) -> int:
+    """Take out what ``token`` covers; returns the op of the last, or ``before`` when it covers nothing."""
+    count = 0
+    while count < len(waiting) and waiting[count][0] <= token:
+        before = waiting[count][1]
+        count += 1
+    if count:
+        del waiting[:count]
+    return before

@@ -285,11 +285,11 @@ def prepared(replica: Any, token: int, prepare: Any, out: list[Any]) -> None:
     normal.fan_out(replica, prepare, out)
 
 
-def tick(replica: Any, now: int, out: list[Any]) -> None:
-    """10 ms passed, in whatever status."""
+def tick(replica: Any, now: int, count: int, out: list[Any]) -> None:
+    """``count`` times 10 ms passed, in whatever status."""
     m = replica.member
-    m.ticks += 1
-    m.idle += 1
+    m.ticks += count
+    m.idle += count
     status = replica.status
     if status == NORMAL:
         normal.tick(replica, out)
@@ -299,6 +299,23 @@ def tick(replica: Any, now: int, out: list[Any]) -> None:
     repair.tick(replica, out)
     m.transfer.tick(replica, now, out)
     pump(replica, out)
+
+
+def quiet(replica: Any) -> bool:
+    """Whether nothing but heartbeats is due: ticks may be told a few at once, as many as a heartbeat takes."""
+    m = replica.member
+    return (
+        replica.status == NORMAL
+        and replica.log_view == replica.view
+        and not len(replica.pipeline)
+        and m.repair is None
+        and not m.asked
+        and not m.cut_token
+        and not m.transfer.active
+        and not m.suspect
+        and not m.lost
+        and (not replica.leads or m.sent_commit >= replica.commit_min)
+    )
 
 
 def pump(replica: Any, out: list[Any]) -> None:

@@ -15,8 +15,7 @@ A request that is already in the log is answered from there: on metadata through
 through the plane's window. A retry of an op in flight waits for that op. Pressure is the driver's business: it looks
 at `can_accept` and parks; a full pipeline refuses only as the last resort.
 
-This module is the whole of a group of one. What a group of several members needs besides lies in `member` and the
-modules that it names; the replica calls them where frames, ticks and the log of a backup come in.
+This module is the whole of a group of one. What a group of several members needs besides lies in `member`.
 """
 
 from __future__ import annotations
@@ -235,6 +234,11 @@ class Replica:
         return self.leads and self.status == NORMAL and self.commit_min >= max(self.commit_max, self.barrier)
 
     @property
+    def quiet(self) -> bool:
+        """Whether only heartbeats are due, so that a driver may tell several ticks at once (`Tick.ticks`)."""
+        return self.member is None or members.quiet(self)
+
+    @property
     def table(self) -> ClientTable | None:
         """The client table (metadata), for snapshots; only commits change it."""
         return None if self.gate is None else self.gate.applied_table
@@ -245,9 +249,8 @@ class Replica:
         return {} if self.member is None else self.member.dropped
 
     def record(self, **changes: Any) -> list[Any]:
-        """Write fields of the superblock record that are not this room's own: checkpoint_op and checkpoint_checksum
-        after a snapshot, reconciled_through, offset_frontier. The effect comes at once, or when the record on its way
-        is durable."""
+        """Write fields of the superblock record that are not this room's own (checkpoint pair, reconciled_through,
+        offset_frontier). The effect comes at once, or when the record on its way is durable."""
         out: list[Any] = []
         self.want_state(out, **changes)
         return out
@@ -487,7 +490,7 @@ class Replica:
         if self.state_token == 0 and self.wanted_state is not self.durable_state:
             self.write_state(out)
         if self.member is not None:
-            members.tick(self, event.now, out)
+            members.tick(self, event.now, event.ticks, out)
 
 
 _HANDLERS: Final[dict[type, Callable[[Replica, Any, list[Any]], None]]] = {

@@ -29,7 +29,7 @@ class ReplicaHost:
 
     def __init__(self, checkpoints: bool) -> None:
         self.checkpoints = checkpoints
-        self.snapshots = SnapshotWriter()
+        self.snapshots: SnapshotWriter = SnapshotWriter()
         self.replica: Any = None
         self.transfer: Any = None
 

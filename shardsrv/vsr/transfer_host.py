@@ -10,12 +10,29 @@ from shardsrv.vsr.transfer_install import Checked, InstallPlan, SnapshotWriter
 class TransferHost(Protocol):
     """Facts are read in the step in which they are used, never remembered."""
 
-    identity: Any  # cluster, group, created_revision, replica, replica_count
-    policy: Any  # plane
-    view: Any
-    commit_min: Any
-    commit_max: Any
-    snapshots: SnapshotWriter
+    @property
+    def identity(self) -> Any:
+        """cluster, group, created_revision, replica, replica_count."""
+
+    @property
+    def policy(self) -> Any:
+        """plane."""
+
+    @property
+    def view(self) -> int:
+        """The present view."""
+
+    @property
+    def commit_min(self) -> int:
+        """The op applied last."""
+
+    @property
+    def commit_max(self) -> int:
+        """The highest op that is known to be committed."""
+
+    @property
+    def snapshots(self) -> SnapshotWriter:
+        """Who writes snapshot and pairing."""
 
     @property
     def caught_up_primary(self) -> bool:

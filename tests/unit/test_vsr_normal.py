@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import attrs
 import pytest
 
 from shardsrv.vsr.effects import Append, Refused, Send
-from shardsrv.vsr.events import Message, Request
-from shardsrv.vsr.status import NORMAL
+from shardsrv.vsr.events import Message, Request, Tick
+from shardsrv.vsr.status import NORMAL, VIEW_CHANGE
 from shardsrv.wire.constants import Command
 from shardsrv.wire.replica_headers import (
     CommitHeader,
@@ -79,7 +80,7 @@ def test_a_lost_prepare_or_acknowledgement_is_sent_again_with_growing_distance()
     cluster.filter = lose
     cluster.request(b"a")
     cluster.run(400)
-    distances = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    distances = [later - earlier for earlier, later in pairwise(times)]
     assert distances[:6] == [5, 10, 20, 40, 80, 80]
     cluster.filter = lambda source, target, frame: None if frame[60] == Command.PREPARE_OK else 1
     cluster.run(100)
@@ -303,3 +304,17 @@ def test_a_full_pipeline_refuses_the_next() -> None:
         cluster.request(body)
     assert refusals(cluster, 0) == [((0, b"c"), 58)]
     assert not cluster.nodes[0].replica.can_accept
+
+
+def test_a_quiet_group_may_be_told_several_ticks_at_once() -> None:
+    cluster = Cluster(3)
+    cluster.commit(b"a")
+    cluster.run(3)
+    leader, follower = cluster.nodes[0].replica, cluster.nodes[1].replica
+    assert leader.quiet and follower.quiet
+    sent = leader.step(Tick(cluster.clock(0), 10))
+    assert [effect.replica for effect in sent] == [1, 2], "a heartbeat was due"
+    follower.step(Tick(cluster.clock(1), 50))
+    assert follower.status == VIEW_CHANGE and not follower.quiet
+    cluster.request(b"b")
+    assert not leader.quiet
