@@ -85,6 +85,7 @@ def open_metadata(node: Node) -> MetadataSimGroup:
     check_pairing(checkpoint, pair, directory.snapshot)
     if saved is None:
         found, saved = _first_state(node)
+    first = state is None
     if state is None:
         assert found is not None
         state = VsrState(
@@ -120,7 +121,7 @@ def open_metadata(node: Node) -> MetadataSimGroup:
         checksum=saved.checksum,
         timestamp=saved.timestamp,
         table=ClientTable.restore(saved.client_table, options.clients_table),
-        disk=disk_facts(node, METADATA, state, recovery),
+        disk=disk_facts(node, METADATA, first, recovery),
         nonces=node.nonces(),
         transfer=transfer_of(node, METADATA),
     )
@@ -138,7 +139,8 @@ def open_metadata(node: Node) -> MetadataSimGroup:
     node.checkpoint_op = saved.op
     group = MetadataSimGroup(node, METADATA, replica, plane, log)
     group.transfer = MetadataTransferDriver(disk, directory.metadata, log, node.cluster)
-    group.applied_checksum = entries[replica.commit_min - saved.op - 1].checksum if replica.commit_min > saved.op else saved.checksum
+    applied = replica.commit_min - saved.op
+    group.applied_checksum = entries[applied - 1].checksum if applied else saved.checksum
     replica.log_dropped(log.first_op)
     return group
 
@@ -215,7 +217,7 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
         op=op,
         checksum=checksum,
         timestamp=timestamp,
-        disk=DiskFacts(lost=True) if lost else disk_facts(node, key, state, recovery),
+        disk=DiskFacts(lost=True) if lost else disk_facts(node, key, state is None, recovery),
         nonces=node.nonces(),
         transfer=transfer_of(node, key),
     )
@@ -262,12 +264,12 @@ def transfer_of(node: Node, key: GroupKey) -> GroupTransfer | None:
     return GroupTransfer(limits, node.nonces().draw)
 
 
-def disk_facts(node: Node, key: GroupKey, state: VsrState | None, recovery: LogRecovery) -> DiskFacts:
+def disk_facts(node: Node, key: GroupKey, first: bool, recovery: LogRecovery) -> DiskFacts:
     """What opening the log means for trust. Of a partition that lost power nobody knows what it had acknowledged; what
     metadata acknowledges is synced, so only rot below the frontier can have taken any of it."""
     boot = node.boot_facts.get(key)
     if boot is None:
-        return DiskFacts(fresh=state is None, clean=state is None, same_boot=False, head_op=0 if state is None else 1 << 62)
+        return DiskFacts(fresh=first, clean=first, same_boot=False, head_op=0 if first else 1 << 62)
     same_boot = boot.head.boot_id == node.boot_id
     synced = boot.entry.synced_op
     rot = recovery.cut_op is not None and recovery.cut_op <= synced

@@ -34,7 +34,17 @@ if TYPE_CHECKING:
 class SimGroup(Group):
     """A group on ``host``. ``durable_view`` is the view of the superblock record that the disk holds."""
 
-    __slots__ = ("applied_checksum", "checkpointed_at", "checkpointing", "closed", "durable_view", "key", "plane", "suspected", "transfer")
+    __slots__ = (
+        "applied_checksum",
+        "checkpointed_at",
+        "checkpointing",
+        "closed",
+        "durable_view",
+        "key",
+        "plane",
+        "suspected",
+        "transfer",
+    )
 
     host: Node
     plane: Any

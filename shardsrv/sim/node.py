@@ -451,12 +451,8 @@ class Node:
                 held = self.groups.get(item.identity.group)
                 if held is not None:
                     held.purge_wanted = max(held.purge_wanted, item.purge_generation)
-            self._adopt(
-                boot.open_partitions(
-                    self,
-                    [item for item in owned if item.identity.group not in self.groups and item.identity not in self.doubtful],
-                )
-            )
+            missing = [item for item in owned if item.identity.group not in self.groups]
+            self._adopt(boot.open_partitions(self, [item for item in missing if item.identity not in self.doubtful]))
 
     def _record_of(self, group: SimGroup) -> BootRecord:
         return self.boot_records[METADATA] if group.key == METADATA else self.partition_boot

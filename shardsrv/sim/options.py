@@ -94,7 +94,14 @@ TIMEOUTS = (
         prepare=5, commit=10, heartbeat=50, view_change=10, view_change_status=60, probe=10, probe_attempts=3, repair=10
     ),
     Timeouts(
-        prepare=10, commit=20, heartbeat=100, view_change=20, view_change_status=100, probe=20, probe_attempts=5, repair=20
+        prepare=10,
+        commit=20,
+        heartbeat=100,
+        view_change=20,
+        view_change_status=100,
+        probe=20,
+        probe_attempts=5,
+        repair=20,
     ),
 )
 """Waits of the replicas: shorter than a server's, so that more happens in a simulated second."""
@@ -198,6 +205,47 @@ def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | 
         drop_logs=members == 1 or random.random() < 0.5,
         timeouts=random.choice(TIMEOUTS),
         network=network,
+        faults=faults,
+        load=load,
+    )
+
+
+def with_rot(options: Options) -> Options:
+    """The same run with bits that rot every few seconds."""
+    return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND))
+
+
+def with_clock_jumps(options: Options) -> Options:
+    """The same run with clocks that jump every second."""
+    return attrs.evolve(options, faults=attrs.evolve(options.faults, clock_jump=SECOND))
+
+
+def loaded(options: Options, replicas: int | None, seconds: int | None) -> Options:
+    """A loaded cluster-hour: three or five members, more than 100,000 requests, faults of every kind now and then."""
+    members = replicas if replicas is not None else (3, 3, 5)[options.seed % 3]
+    faults = attrs.evolve(
+        options.faults,
+        kill=150 * SECOND,
+        power=150 * SECOND,
+        blackout=900 * SECOND,
+        partition=200 * SECOND,
+        clog=300 * SECOND,
+        clock_jump=400 * SECOND,
+        write_error=500 * SECOND,
+        sync_error=500 * SECOND,
+        rot=0,
+        misdirected=0,
+        wipe=0,
+    )
+    weights = tuple((name, {"send": 400, "store_offset": 60, "poll": 40}.get(name, weight)) for name, weight in WEIGHTS)
+    load = attrs.evolve(options.load, clients=6, think_mean=140 * MILLISECOND, weights=weights)
+    return attrs.evolve(
+        options,
+        replicas=members,
+        duration=3600 * SECOND if seconds is None else seconds * SECOND,
+        network=attrs.evolve(options.network, loss=min(options.network.loss, 0.005)),
+        segment_size=256 * 1024,
+        checkpoint_bytes=1024 * 1024,
         faults=faults,
         load=load,
     )

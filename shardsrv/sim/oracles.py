@@ -69,10 +69,8 @@ class Agreement:
             known.learn(prepare, reply)
             return known, False
         if known.checksum != prepare.checksum:
-            raise Violation(
-                "agreement",
-                f"{node.name} commits {prepare.checksum:016x} as op {prepare.op} of {key}, it was {known.checksum:016x}",
-            )
+            found = f"{prepare.checksum:016x}, it was {known.checksum:016x}"
+            raise Violation("agreement", f"{node.name} commits op {prepare.op} of {key} as {found}")
         if known.reply != reply:
             raise Violation("replies", f"{node.name} answers op {prepare.op} of {key} with other bytes")
         return known, False

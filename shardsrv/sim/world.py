@@ -18,7 +18,7 @@ from shardsrv.errors import ShardsrvError
 from shardsrv.sim.chance import Chance, exponential
 from shardsrv.sim.client import Client
 from shardsrv.sim.clock import SECOND, Schedule
-from shardsrv.sim.disk import SimDisk
+from shardsrv.sim.disk import BLOCK, SimDisk
 from shardsrv.sim.faults import DiskTrap, Faults
 from shardsrv.sim.final import check_final, unsettled
 from shardsrv.sim.frames import Frames
@@ -27,12 +27,12 @@ from shardsrv.sim.node import Crash, Node
 from shardsrv.sim.options import Options
 from shardsrv.sim.oracles import Oracles, Violation
 from shardsrv.sim.trace import Trace
-from shardsrv.store.faults import PartitionLost
 from shardsrv.store.group_key import GroupKey
 from shardsrv.vsr.quorum import replication_quorum
 from shardsrv.vsr.replica import NORMAL
 
 CONVERGE: Final = 120 * SECOND
+SPOILED: Final = ("rot", "misdirected write")
 _DEFECTS: Final = (
     ShardsrvError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
 )
@@ -147,6 +147,9 @@ class World:
         self.schedule.run_until(self.options.duration)
         self._make_peace()
         deadline = self.schedule.now + CONVERGE
+        if self.spoiled_alone:
+            self.schedule.run_until(self.schedule.now + 5 * SECOND)
+            return
         if not self.schedule.run_until(deadline, lambda: not unsettled(self)):
             raise Violation("convergence", f"{unsettled(self)}; {self._standing()}")
         check_final(self)
@@ -203,8 +206,9 @@ class World:
         """A member does not serve a partition."""
         self.count("partitions in doubt")
         self.reached(f"doubt {type(error).__name__}")
-        if isinstance(error, PartitionLost) and self.options.replicas > 1:
-            # Its deletion is committed and will be applied again, or the end of the run says that it is missing.
+        if self.options.replicas > 1:
+            # Half deleted: its deletion is committed and will be applied again, or the end of the run says that it is
+            # missing.
             return
         if node.index not in self._blamed:
             raise Violation("halt", f"{node.name} doubts {identity}: {type(error).__name__}: {error}") from error
@@ -261,17 +265,40 @@ class World:
 
     def blame(self, node: Node, fault: str) -> None:
         """Something was done to a member's disk: it may stop or doubt from now on."""
-        self._blamed[node.index] = fault
+        if self._blamed.get(node.index, "") not in SPOILED:
+            self._blamed[node.index] = fault
         self.trace.line(node.name, fault)
 
     def damage(self, random: Random, misdirected: bool) -> bool:
-        """Flip a bit, or let a write land elsewhere, on a member whose data the others hold."""
-        if self.options.replicas < 3 or len(self._damaged()) >= self.minority:
+        """Flip a bit, or let a write land elsewhere. In a cluster only in logs, and of fewer members than a quorum: the
+        others hold the data. A single member may refuse what it finds."""
+        alone = self.options.replicas == 1
+        spoiled = {index for index, fault in self._blamed.items() if fault in SPOILED}
+        candidates = [node for node in self.nodes if node.index in spoiled] or list(self.nodes)
+        if not alone and not self.minority:
             return False
-        return False
+        node = random.choice(candidates)
+        paths = [path for path in files_of(node.disk, "/data") if alone or path.endswith(".seg")]
+        if not paths:
+            return False
+        path = random.choice(paths)
+        size = min(node.disk.size(path), 16 * 1024)
+        if (size < BLOCK and misdirected) or not size:
+            return False
+        self.blame(node, "misdirected write" if misdirected else "rot")
+        if misdirected:
+            other = random.choice(paths)
+            blocks = max(1, node.disk.size(other) // BLOCK)
+            node.disk.misdirect(path, random.randrange(size // BLOCK), other, random.randrange(blocks))
+        else:
+            node.disk.flip(path, random.randrange(size * 8))
+        self.reached(f"damage of {path.rpartition('.')[2]}")
+        return True
 
-    def _damaged(self) -> list[int]:
-        return []
+    @property
+    def spoiled_alone(self) -> bool:
+        """Whether the only member has damaged data: it may refuse to go on, nobody can heal it."""
+        return self.options.replicas == 1 and self._blamed.get(0, "") in SPOILED
 
     def wipe(self, random: Random) -> bool:
         """A member loses its disk."""
@@ -306,6 +333,18 @@ class World:
     def reached(self, point: str) -> None:
         """A point that coverage counts was reached."""
         self.points[point] = self.points.get(point, 0) + 1
+
+
+def files_of(disk: SimDisk, path: str) -> list[str]:
+    """Every file below a directory, in order."""
+    found = []
+    for name in disk.listdir(path) if disk.exists(path) else []:
+        below = f"{path}/{name}"
+        try:
+            found += files_of(disk, below)
+        except NotADirectoryError:
+            found.append(below)
+    return found
 
 
 def keys_of(world: World) -> list[GroupKey]:

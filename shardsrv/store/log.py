@@ -25,7 +25,7 @@ from shardsrv.store.log_files import cut_suffix, load_index, walk_headers
 from shardsrv.store.log_opening import LogFacts, LogRecovery, recover
 from shardsrv.store.log_sync import SyncPlan
 from shardsrv.store.log_walk import ResumePoint, Walk, batch_range
-from shardsrv.store.log_writer import LogWriter
+from shardsrv.store.log_writer import CLOSED, LogWriter
 from shardsrv.store.segment import (
     SEGMENT_HEADER,
     SEND_MESSAGES,
@@ -373,7 +373,7 @@ class PrepareLog(LogWriter):
             for handle in self._retired:
                 self._disk.close(handle)
             self._retired.clear()
-        self.fence("closed")
+        self.fence(CLOSED)
 
 
 __all__ = [

@@ -57,6 +57,9 @@ class SyncPlan:
                 path = self._log.directory
                 self._disk.fsync_dir(path)
         except OSError as error:
+            if self._log.closed:
+                # Deleted while the sync was out: nobody waits for it, and its files may be gone.
+                return
             self.failed = True
             fault = disk_fault(error, path, SYNC)
             self._log.fence(str(fault))
