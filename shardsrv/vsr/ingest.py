@@ -17,6 +17,7 @@ from typing import Any
 
 from shardsrv.errors import LogIncoherent
 from shardsrv.vsr.effects import Append, Committed, TruncateFrom
+from shardsrv.vsr.head import held, refreshed
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.sending import next_token
 from shardsrv.vsr.status import RECOVERING
@@ -69,10 +70,13 @@ def append(replica: Any, prepare: Any, out: list[Any]) -> bool:
     except LogIncoherent:
         m.drop("does not continue the state")
         return False
-    replica.take_head(stored)
     token = next_token(replica)
     log.add(stored, token)
-    log.verified_op = op
+    # The pair is read from the log, never from the frame that came last (S1-08, S1-16).
+    head = refreshed(held(replica.head_op, replica.head_checksum), replica.commit_min, log.checksum)
+    replica.head_op, replica.head_checksum = head.op, head.checksum
+    replica.last_timestamp = log.timestamp(head.op)
+    log.verified_op = head.op
     replica.commit_max = max(replica.commit_max, min(stored.commit, op))
     out.append(Append(token, stored, stored.durability == PERSISTED))
     return True

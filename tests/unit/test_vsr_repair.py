@@ -12,6 +12,7 @@ from shardsrv.vsr.effects import ReadPrepare, Send
 from shardsrv.vsr.events import Message
 from shardsrv.vsr.frames import RepairPrepare, decode_frame
 from shardsrv.vsr.head import ANNOUNCED, HELD
+from shardsrv.vsr.status import RECOVERING
 from shardsrv.vsr.transfer_port import TransferPort
 from shardsrv.wire.constants import Command
 from shardsrv.wire.replica_headers import (
@@ -135,6 +136,39 @@ def test_older_entries_are_read_from_the_log_and_the_answer_is_a_chunk() -> None
     assert [each.prepare.op for each in frames[:5]] == [2, 3, 4, 5, 6]
     done = frames[5]
     assert isinstance(done, RepairDoneHeader) and (done.op, done.nonce) == (6, 77)
+
+
+@pytest.mark.parametrize(
+    ("status", "view", "committed_only", "limit"),
+    [
+        ("follows", 0, False, 4),  # all of it is the view's
+        ("follows", 0, True, 3),
+        ("follows", 5, True, 3),  # what is applied is applied in every later view
+        ("follows", 5, False, 0),
+        ("elects", 1, False, 4),  # the asker knows the identities
+        ("elects", 1, True, 3),  # entry 4 may be nobody else's
+        ("elects", 0, True, 0),
+        ("recovers", 0, True, 0),
+        ("unsure", 0, False, 3),
+    ],
+)
+def test_how_far_a_member_serves(status: str, view: int, committed_only: bool, limit: int) -> None:
+    from shardsrv.vsr import serving, view_change
+
+    cluster = Cluster(3)
+    cluster.commit(*(bytes([n]) * 8 for n in range(3)))
+    cluster.filter = lambda source, target, frame: None if frame[60] == Command.PREPARE_OK else 1
+    cluster.request(b"not committed")
+    cluster.run(2)
+    replica = cluster.nodes[1].replica
+    assert (replica.head_op, replica.commit_min) == (4, 3)
+    if status == "elects":
+        view_change.begin(replica, 1, "test", [])
+    elif status == "recovers":
+        replica.status = RECOVERING
+    elif status == "unsure":
+        replica.member.log.verified_op = 3
+    assert serving.ceiling(replica, view, committed_only) == limit
 
 
 def test_a_range_that_is_gone_hands_over_to_a_transfer() -> None:
