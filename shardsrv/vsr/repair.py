@@ -132,6 +132,6 @@ def on_range_evicted(replica: Any, event: Any, out: list[Any]) -> None:
         m.drop("not asked for")
         return
     if not m.transfer.active:
-        m.transfer.begin(replica, event.peer, out)
+        m.transfer.begin(replica, event.peer, out, event.header.op)
         if m.transfer.active:
             m.repair = None

@@ -64,7 +64,8 @@ class ReplicaHost:
         replica = self.replica
         if replica.policy.plane == METADATA:
             return replica.wanted_state.checkpoint_op
-        return replica.plane.purge_generation
+        # What the log has let go of since, a receiver of an older offer could not repair.
+        return replica.member.log.retained_from
 
     @property
     def purge_generation(self) -> int:
@@ -152,10 +153,10 @@ class GroupTransfer(TransferPort):
         """Who writes snapshot and pairing; a checkpoint takes it before it encodes, and leaves it after the pair."""
         return self._host.snapshots
 
-    def begin(self, replica: Any, peer: int, out: list[Any]) -> None:
+    def begin(self, replica: Any, peer: int, out: list[Any], first_retained: int = 0) -> None:
         """See `TransferPort.begin`."""
         self._host.replica = replica
-        self.transfer.range_evicted(peer, replica.head_op + 1, out)
+        self.transfer.range_evicted(peer, first_retained, out)
 
     def message(self, replica: Any, event: Any, out: list[Any]) -> None:
         """See `TransferPort.message`."""

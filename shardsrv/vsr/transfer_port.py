@@ -24,8 +24,9 @@ class TransferPort:
         """Whether the log is being replaced right now: nothing may be said about it."""
         return False
 
-    def begin(self, replica: Any, peer: int, out: list[Any]) -> None:
-        """Repair cannot close the gap: receive a transfer from ``peer``. Ignored while one is under way."""
+    def begin(self, replica: Any, peer: int, out: list[Any], first_retained: int = 0) -> None:
+        """Repair cannot close the gap: receive a transfer from ``peer``, whose log begins at ``first_retained`` (0: not
+        known). Ignored while one is under way."""
 
     def message(self, replica: Any, event: Any, out: list[Any]) -> None:
         """A `Message` whose header is one of the four transfer frames; its sender and group were checked."""

@@ -11,12 +11,13 @@ from shardsrv.plane.metadata import snapshot as snapshot_format
 from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import MetadataState
+from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.vsr.client_table import ClientTable
 from shardsrv.vsr.effects import Append, Committed, PersistState, Send, TruncateFrom
 from shardsrv.vsr.events import APPENDED, SYNCED, Message, Persisted, PersistFailed, StatePersisted, Tick, Truncated
 from shardsrv.vsr.frames import body_fields
 from shardsrv.vsr.nonce import Nonces
-from shardsrv.vsr.policy import metadata_policy
+from shardsrv.vsr.policy import metadata_policy, partition_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
 from shardsrv.vsr.transfer import TransferLimits
 from shardsrv.vsr.transfer_adapter import GroupTransfer
@@ -350,4 +351,19 @@ def test_a_table_is_captured_with_the_commit_point() -> None:
     view = host.capture_for_transfer()
     assert view.frontier == 2 and len(view.rows) == len(backup.replica.table) == 2
     assert host.clients_max == 16 and host.purge_generation == 0
+    backup.follow(backup.replica.record(checkpoint_op=2))
+    assert host.offer_generation == 2, "a checkpoint makes another generation"
+
+
+def test_what_a_partition_offers_ages_with_the_front_of_its_log() -> None:
+    """An offer whose tail was dropped meanwhile would send its receiver back here again and again."""
+    replica = Replica.recover(
+        GroupIdentity(CLUSTER, 1 << 32 | 2 << 20 | 3, 7, 1, 3), partition_policy(), PartitionPlane(1, 2, 3), None
+    )
+    transfer = GroupTransfer(TransferLimits(), Nonces(5).draw)
+    transfer._host.replica = replica
+    before = transfer._host.offer_generation
+    replica.log_dropped(50)
+    assert before != transfer._host.offer_generation
+    assert GroupTransfer(TransferLimits(), Nonces(5).draw, checkpoints=False)._host.offer_generation is None
     assert isinstance(backup.replica.table, ClientTable)
