@@ -352,6 +352,7 @@ def test_a_table_is_captured_with_the_commit_point() -> None:
     assert view.frontier == 2 and len(view.rows) == len(backup.replica.table) == 2
     assert host.clients_max == 16 and host.purge_generation == 0
     backup.follow(backup.replica.record(checkpoint_op=2))
+    assert isinstance(backup.replica.table, ClientTable)
     assert host.offer_generation == 2, "a checkpoint makes another generation"
 
 
@@ -366,4 +367,3 @@ def test_what_a_partition_offers_ages_with_the_front_of_its_log() -> None:
     replica.log_dropped(50)
     assert before != transfer._host.offer_generation
     assert GroupTransfer(TransferLimits(), Nonces(5).draw, checkpoints=False)._host.offer_generation is None
-    assert isinstance(backup.replica.table, ClientTable)
