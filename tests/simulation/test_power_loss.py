@@ -35,7 +35,7 @@ def check(change: str, found: Counter[str]) -> None:
 
 @pytest.fixture
 def limit(long: bool) -> int:
-    return 1024 if long else 128
+    return 1024 if long else 48
 
 
 # --- slots and snapshots ---------------------------------------------------------------------------------------------
