@@ -141,12 +141,8 @@ class Replica:
     ) -> Replica:
         """A replica as its disk left it. ``plane`` and ``table`` hold the state at entry ``op`` (identity
         ``checksum``, ``timestamp`` in microseconds): a checkpoint or snapshot, or nothing with op 0. The entries above
-        follow through `replay`.
-
-        The rest matters to groups of several members: ``disk`` is what the store found (trust after a restart),
-        ``nonces`` the numbers of this boot, ``transfer`` the group's state transfer.
-
-        Raises `StateForeign` when ``state`` is of another cluster or member.
+        follow through `replay`. For groups of several members: ``disk`` is what the store found (trust), ``nonces`` the numbers of this boot,
+        ``transfer`` the group's state transfer. Raises `StateForeign` when ``state`` is another cluster's or member's.
         """
         if state is not None:
             state.check_identity(identity.cluster, identity.replica, identity.replica_count)
@@ -205,8 +201,7 @@ class Replica:
 
     @property
     def can_accept(self) -> bool:
-        """Whether a request should be given to `step` now. False: park it, the wait is short. A member that does not
-        lead refuses at once."""
+        """Whether to give a request to `step` now. False: park it. A member that does not lead refuses at once."""
         if self.status == NORMAL and self.leads:
             return self.commit_min >= self.barrier and len(self.pipeline.entries) < self.pipeline.depth
         return self.member is not None
@@ -232,6 +227,11 @@ class Replica:
     def caught_up(self) -> bool:
         """Whether this member leads and has applied everything that may have been acknowledged."""
         return self.leads and self.status == NORMAL and self.commit_min >= max(self.commit_max, self.barrier)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether this member may have forgotten what it acknowledged (`trust`); the store marks it meanwhile."""
+        return self.member is not None and (self.member.suspect or self.member.lost)
 
     @property
     def quiet(self) -> bool:

@@ -14,6 +14,9 @@ A suspect may have acknowledged entries that its log no longer holds. It neither
 decides nothing, until, under a StartView that echoes its nonce, it holds everything up to that primary's head; or until
 it led a view change that saw the logs of enough others.
 
+A suspicion outlives a further restart: the store marks the group durably before it starts (as it marks a fenced one),
+and takes the mark away only when `Replica.suspect` has become false.
+
 ``synced up to the head`` is about what may have been acknowledged: the boot record's head, not only what the log still
 shows.
 """
@@ -35,7 +38,7 @@ class DiskFacts:
     Args:
         clean: the group was stopped cleanly, everything synced.
         same_boot: the kernel is the one that the group last ran on: the page cache was not lost.
-        fenced: a write or a sync of the group had failed.
+        fenced: a write or a sync of the group had failed, or it was a suspect already.
         lost: the group was created before and its directory is gone (`reconciled_through`).
         synced_op: entries up to here were synced when the group last ran.
         head_op: the highest entry that the group may have acknowledged when it last ran.

@@ -11,7 +11,21 @@ from shardsrv.vsr.trust import DiskFacts
 from tests.support.vsr_cluster import Cluster
 
 
-def trouble(seed: int, members: int, steps: int = 400, power: bool = True) -> Cluster:
+def blackout(cluster: Cluster, dice: random.Random) -> None:
+    """All lose power at once and come back. What was acknowledged as persisted is still there, and so is all before it;
+    of the rest, what no disk kept may be another entry from now on."""
+    kept = max((op for op, durability in cluster.durability.items() if durability), default=0)
+    facts = [node.lose_power(dice.randint(0, 1)) for node in cluster.nodes if node.up]
+    up = [node for node in cluster.nodes if node.disk.state is not None]
+    for op in [op for op in cluster.content if op > kept]:
+        del cluster.content[op]
+        cluster.acknowledged.pop(op, None)
+    cluster.wire = []
+    for node, fact in zip(up, facts, strict=False):
+        node.boot(fact)
+
+
+def trouble(seed: int, members: int, steps: int = 400, power: bool = True, blackouts: bool = False) -> Cluster:
     """One run of a cluster; raises where a check does not hold."""
     dice = random.Random(seed)
     cluster = Cluster(members)
@@ -50,7 +64,9 @@ def trouble(seed: int, members: int, steps: int = 400, power: bool = True) -> Cl
             cluster.cut = frozenset([dice.randrange(members)])
         elif chance < 0.37:
             cluster.cut = frozenset()
-        elif chance < 0.372:
+        elif chance < 0.38 and blackouts and not down:
+            blackout(cluster, dice)
+        elif chance < 0.382:
             node = dice.choice(cluster.nodes)
             node.broken_superblock = not node.broken_superblock
     cluster.cut = frozenset()
@@ -67,6 +83,13 @@ def trouble(seed: int, members: int, steps: int = 400, power: bool = True) -> Cl
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_acknowledged_is_lost_and_the_cluster_comes_together(seed: int, members: int) -> None:
     cluster = trouble(seed, members)
+    cluster.commit(b"at the end")
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_persisted_outlives_the_power_of_all(seed: int, members: int) -> None:
+    cluster = trouble(seed, members, blackouts=True)
     cluster.commit(b"at the end")
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from shardsrv._core import Prepare, xxh3
 from shardsrv.vsr.effects import (
     Append,
@@ -93,6 +95,8 @@ class Disk:
         self.highest = 0
         """The highest op that was ever appended in this life: what may have been acknowledged."""
         self.first = 1
+        self.marked = False
+        """The mark of a suspect: it outlives further restarts until the member is trusted again."""
 
 
 class Node:
@@ -114,6 +118,8 @@ class Node:
     def boot(self, facts: DiskFacts | None = None) -> None:
         cluster = self.cluster
         self.boots += 1
+        if self.disk.marked:
+            facts = attrs.evolve(facts or DiskFacts(), fenced=True)
         self.plane = LedgerPlane()
         self.pending: list[tuple[int, Any]] = []  # (tick at which it is done, event)
         self.buffered: list[Any] = []
@@ -132,6 +138,7 @@ class Node:
         self.disk.synced = len(self.disk.log)
         self.disk.highest = len(self.disk.log)
         self.up = True
+        self.disk.marked = self.replica.suspect
         self.follow(self.replica.start(incarnation=self.boots))
 
     def kill(self) -> None:
@@ -252,6 +259,7 @@ class Cluster:
         self.cut: frozenset[int] = frozenset()
         self.content: dict[int, int] = {}  # op -> identity, once committed anywhere
         self.acknowledged: dict[int, int] = {}  # op -> identity, once its request was answered
+        self.durability: dict[int, int] = {}  # op -> what its answer promised
         self.origins: dict[Any, int] = {}
         self.sent: list[tuple[int, int, int]] = []  # (tick, source, command)
         self.nodes = [Node(self, index) for index in range(members)]
@@ -319,6 +327,7 @@ class Cluster:
                 node.step(Tick(self.clock(node.index)))
         for node in self.nodes:
             if node.up:
+                node.disk.marked = node.disk.marked and node.replica.suspect
                 self.check_head(node)
 
     def check_head(self, node: Node) -> None:
@@ -373,6 +382,7 @@ class Cluster:
         assert known == prepare.checksum, f"op {op} has two contents"
         if effect.origin is not None:
             self.acknowledged[op] = prepare.checksum
+            self.durability[op] = prepare.durability
             self.origins[effect.origin] = op
 
     def commit(self, *bodies: bytes, durability: int = 0, everywhere: bool = True) -> None:
