@@ -78,6 +78,16 @@ POWER_LOSS: Final = (
         ("nothing", "a directory without record", "made"),
         "the record and its directory once the record was written",
     ),
+    PowerLossRow(
+        "install of a fetched partition",
+        ("the state before", "the fetched state"),
+        "one of the two, whole; the fetched one once the install returned, with what was synced behind it",
+    ),
+    PowerLossRow(
+        "install of a fetched snapshot",
+        ("the state before", "the fetched snapshot, the pair lags", "the fetched snapshot and its pair"),
+        "one of the two, whole; the fetched one once the install returned, with what was synced behind it",
+    ),
     PowerLossRow("recovery itself", ("as at the first attempt",), "what the first attempt would have kept"),
 )
 

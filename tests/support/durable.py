@@ -23,10 +23,12 @@ from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.disk import sync_names
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.groups import GroupTable
+from shardsrv.store.incoming import finish_swap
 from shardsrv.store.layout import SNAPSHOT, DataDirectory
 from shardsrv.store.log import GroupIdentity, LogRecovery, PrepareLog
 from shardsrv.store.log_files import list_segments
 from shardsrv.store.log_opening import LogFacts
+from shardsrv.store.log_reload import open_behind_snapshot
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Present
 from shardsrv.store.recovery import check_pairing
@@ -89,6 +91,7 @@ class Partition:
         assert record is None or isinstance(record.outcome, Present), record
         assert record is None or disk.exists(PARTITION), "the directory of a partition with a record is there"
         checkpoint = Checkpoint(disk, PARTITION)
+        finish_swap(disk, PARTITION, checkpoint.write)
         saved = checkpoint.read()
         resume, checkpoint_op = None, 0
         if isinstance(saved, Present):
@@ -187,7 +190,7 @@ class Metadata:
         if state is None:
             state = VsrState(CLUSTER, 0, 1, checkpoint_op=saved.op, checkpoint_checksum=found.checksum)
             superblock.write(state.encode())
-        log, recovery = PrepareLog.open(
+        log, recovery, _ = open_behind_snapshot(
             disk,
             DIRECTORY.metadata_log,
             GroupIdentity(CLUSTER, METADATA_GROUP, 0),
