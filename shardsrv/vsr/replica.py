@@ -11,10 +11,9 @@ Invariants:
 * after a write that failed the group is fenced: what was in flight has an unknown outcome (57), later requests are
   certainly not accepted (58).
 
-A request that is already in the log is answered from there: on metadata through the client table, on partitions
-through the plane's window. A retry of an op in flight waits for that op. Pressure is the driver's business: it looks
-at `can_accept` and parks; a full pipeline refuses only as the last resort.
-
+A request that is already in the log is answered from there: through the client table, or the plane's window. A retry
+of an op in flight waits for it. Pressure is the driver's business (`can_accept`); a full pipeline refuses as a last
+resort.
 This module is the whole of a group of one. What a group of several members needs besides lies in `member`.
 """
 
@@ -141,8 +140,10 @@ class Replica:
     ) -> Replica:
         """A replica as its disk left it. ``plane`` and ``table`` hold the state at entry ``op`` (identity
         ``checksum``, ``timestamp`` in microseconds): a checkpoint or snapshot, or nothing with op 0. The entries above
-        follow through `replay`. For groups of several members: ``disk`` is what the store found (trust), ``nonces`` the numbers of this boot,
-        ``transfer`` the group's state transfer. Raises `StateForeign` when ``state`` is another cluster's or member's.
+        follow through `replay`. For groups of several members: ``disk`` is what the store found (trust), ``nonces``
+        the numbers of this boot, ``transfer`` the group's state transfer.
+
+        Raises `StateForeign` when ``state`` is another cluster's or member's.
         """
         if state is not None:
             state.check_identity(identity.cluster, identity.replica, identity.replica_count)
@@ -220,7 +221,7 @@ class Replica:
 
     @property
     def is_primary(self) -> bool:
-        """Whether this member leads the present view and serves."""
+        """Whether this member leads."""
         return self.leads
 
     @property

@@ -178,7 +178,7 @@ def test_a_range_that_is_gone_hands_over_to_a_transfer() -> None:
         def __init__(self) -> None:
             self.begun: list[int] = []
 
-        def begin(self, replica: Any, peer: int, out: list[Any]) -> None:
+        def begin(self, replica: Any, peer: int, out: list[Any], first_op: int = 0) -> None:
             self.begun.append(peer)
 
     cluster, log = entries(4)
