@@ -12,8 +12,7 @@ Invariants:
   certainly not accepted (58).
 
 A request that is already in the log is answered from there: through the client table, or the plane's window. A retry
-of an op in flight waits for it. Pressure is the driver's business (`can_accept`); a full pipeline refuses as a last
-resort.
+of an op in flight waits for it. Pressure is the driver's business (`can_accept`): it parks.
 This module is the whole of a group of one. What a group of several members needs besides lies in `member`.
 """
 
