@@ -15,12 +15,22 @@ import attrs
 import pytest
 
 from shardsrv._core import Prepare
-from shardsrv.errors import DiskFault
+from shardsrv.errors import DiskFault, SyncFailed
 from shardsrv.sim.disk import SimDisk
 from shardsrv.store.faults import LogFenced
 from shardsrv.store.outcomes import CUT, WHOLE, allowed
 from shardsrv.store.segment import PURGE_PARTITION
-from tests.support.durable import DIRECTORY, FIRST_BOOT, KEY, LATER_BOOT, Metadata, Partition, PowerLoss, fail_nth
+from tests.support.durable import (
+    DIRECTORY,
+    FIRST_BOOT,
+    KEY,
+    LATER_BOOT,
+    Metadata,
+    Partition,
+    PowerLoss,
+    fail_nth,
+    sync,
+)
 from tests.support.entries import log_of
 from tests.support.logs import PURGE, Chain
 
@@ -330,7 +340,7 @@ def test_recovery_itself(limit: int) -> None:
     world.sync()
     world.write(*[world.chain.send(1, 200) for _ in range(6)])
     outcomes: Counter[str] = Counter()
-    for number, first in enumerate(world.disk.legal_outcomes(limit, random.Random(5))):
+    for number, first in enumerate(world.disk.legal_outcomes(min(limit, 64), random.Random(5))):
         wanted = Partition.open(first.copy(), LATER_BOOT, segment_size=900).ops()
 
         def judge(after: SimDisk, wanted: dict[int, int] = wanted) -> str:
@@ -454,36 +464,36 @@ def _fail(condition: bool) -> None:
 # --- failed calls ----------------------------------------------------------------------------------------------------
 
 
-def test_after_any_failed_call_what_was_acknowledged_is_there(limit: int) -> None:
-    """Each call fails once; the group is fenced where the result is unknown; then power is lost, or the process
-    dies."""
+@pytest.mark.parametrize("part", [None, 0.3, 0.9], ids=["whole call", "after a third", "after most"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_after_any_failed_call_what_was_acknowledged_is_there(part: float | None, number: int, limit: int) -> None:
+    """Each call fails once. What was refused is tried again; where the result is unknown the log is fenced. Then power
+    is lost, or the process dies and power is lost after the restart."""
     failures: Counter[str] = Counter()
-    number = 0
-    came = True
+    call, came = 0, True
     while came:
-        number += 1
-        world = Scenario(min(limit, 64), segment_size=900, twice=False)
+        call += 1
+        world = Scenario(limit, segment_size=900, twice=False)
         world.disk.after_call = None
-        failed = fail_nth(world.disk, number, OSError(errno.EIO, "injected"))
+        failed = fail_nth(world.disk, call, OSError(number, "injected"), part)
         try:
             for _ in range(4):
                 prepares = world.known.add(world.chain.send(1, 150), world.chain.send(1, 150))
-                world.partition.append(*prepares)
+                failures["refused"] += _again(world.partition.append, *prepares)
                 world.known.flushed = prepares[-1].op
-                world.partition.sync()
+                sync(world.partition.log)
                 world.known.acked = world.partition.log.synced_op
-            world.partition.save()
-            world.partition.log.drop_below(world.partition.checkpoint_op)
-        except LogFenced as fault:
+                failures["refused"] += _again(world.partition.record)
+            failures["refused"] += _again(world.partition.save)
+            plan = world.partition.log.drop_plan(world.partition.checkpoint_op)
+            failures["refused"] += _again(plan.run)
+        except (LogFenced, SyncFailed):
             failures["fenced"] += 1
-            world.disk.on_call = None
+            assert world.partition.log.fenced
             world.partition.boot.fence(KEY)
-            assert world.partition.log.fenced, fault
-        except DiskFault:
-            failures["refused"] += 1
         came = failed()
         world.disk.on_call = None
-        for after in world.disk.legal_outcomes(min(limit, 64), random.Random(number)):
+        for after in world.disk.legal_outcomes(limit, random.Random(call)):
             world.known.examine(Partition.open(after, LATER_BOOT, segment_size=900))
         killed = world.disk.copy()
         killed.kill()
@@ -492,7 +502,19 @@ def test_after_any_failed_call_what_was_acknowledged_is_there(limit: int) -> Non
         ops = again.ops()
         lost = Partition.open(next(killed.legal_outcomes(1)), LATER_BOOT, segment_size=900)
         assert lost.ops() == ops, "after a failed sync a restart rewrites the tail: now it is durable"
-    assert failures["fenced"] > 4 and failures["refused"] > 4 and number > 15
+    assert failures["fenced"] >= 4 and failures["refused"] > 4 and call > 15
+
+
+def _again(act: Callable[..., object], *arguments: object) -> int:
+    """Do it, and once more when it was refused; tells whether it was. Raises `LogFenced`."""
+    try:
+        act(*arguments)
+    except LogFenced:
+        raise
+    except DiskFault:
+        act(*arguments)
+        return 1
+    return 0
 
 
 class Forgetful(SimDisk):

@@ -123,6 +123,10 @@ class Partition:
     def sync(self) -> None:
         """Sync, then move the frontier in the boot record."""
         sync(self.log)
+        self.record()
+
+    def record(self) -> None:
+        """Move the frontier in the boot record."""
         self.boot.update(KEY, self.log.synced_op, self.log.synced_checksum, self.log.head_op)
 
     def save(self) -> int:
@@ -265,17 +269,28 @@ class PowerLoss:
         self.disk.after_call = None
 
 
-def fail_nth(disk: SimDisk, number: int, error: Exception) -> Callable[[], bool]:
+def fail_nth(disk: SimDisk, number: int, error: OSError, part: float | None = None) -> Callable[[], bool]:
     """The ``number``-th call that changes or syncs anything fails; the returned function tells whether it came to
-    that."""
+    that. With ``part`` a write ends short first, that share of it written, and what follows of it fails."""
     left = [number]
 
-    def on_call(call: Any) -> None:
+    def on_call(call: Any) -> int | None:
         if call.name in ("open_read", "preadv", "listdir"):
-            return
+            return None
         left[0] -= 1
         if left[0] == 0:
+            if part is not None and call.name == "pwritev" and call.length > 1:
+                left[0] = 1
+                disk.on_call = lambda rest: _then(disk, on_call, error)
+                return max(1, int(call.length * part))
             raise error
+        return None
 
     disk.on_call = on_call
-    return lambda: left[0] <= 0
+    return lambda: left[0] <= 0 or disk.on_call is not on_call
+
+
+def _then(disk: SimDisk, on_call: Any, error: OSError) -> int | None:
+    """The rest of a short write fails, and nothing after it."""
+    disk.on_call = lambda call: None
+    raise error
