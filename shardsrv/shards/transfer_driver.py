@@ -93,6 +93,7 @@ class TransferDriver:
         self.staging = Staging(disk, directory)
         self.directory = directory
         self._note = note
+        self._offers: list[Offer] = []
 
     def start(self, effect: Any) -> Job | None:
         """Begin ``effect``. The job returns its event; None when there is nothing to answer. Raises for no fault of the
@@ -131,9 +132,11 @@ class TransferDriver:
 
         def job() -> OfferLoaded:
             try:
-                return OfferLoaded(effect.token, work())
+                offer = work()
             except (TransferUnavailable, DiskFault) as fault:
                 return OfferLoaded(effect.token, None, fault)
+            self._offers.append(offer)
+            return OfferLoaded(effect.token, offer)
 
         return job
 
@@ -151,6 +154,13 @@ class TransferDriver:
     def _release(self, offer: Offer) -> None:
         for _, source in offer.artifacts:
             source.close()
+        self._offers = [other for other in self._offers if other is not offer]
+
+    def close(self) -> None:
+        """The group ends: let go of every file. What is staged stays for a later life."""
+        for offer in list(self._offers):
+            self._release(offer)
+        self.staging.close(keep=True)
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 

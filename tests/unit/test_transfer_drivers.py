@@ -258,6 +258,17 @@ def test_what_retention_drops_stays_readable_for_an_offer() -> None:
     assert isinstance(do(server.driver, ReadChunk(1, offer, 1, 0, 10)).fault, DiskFault)
 
 
+def test_a_group_that_ends_lets_go_of_every_file() -> None:
+    server, receiver = PartitionSide.make(12), PartitionSide.make(2)
+    before = len(server.disk._handles), len(receiver.disk._handles)
+    offer = server.offer()
+    server.offer()
+    assert fetch(server.driver, receiver.driver, offer).fault is None
+    server.driver.close()
+    receiver.driver.close()
+    assert (len(server.disk._handles), len(receiver.disk._handles)) == before
+
+
 def test_a_partition_is_swapped() -> None:
     server, receiver, content = swap()
     assert do(receiver.driver, InstallSnapshot(5, content)).fault is None
