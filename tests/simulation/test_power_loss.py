@@ -23,7 +23,8 @@ from shardsrv.store.record import Empty, Present
 from shardsrv.store.slots import SlotFiles
 from shardsrv.store.snapshot import read_snapshot, write_snapshot
 from shardsrv.store.superblock import Superblock
-from tests.support.durable import KEY, PowerLoss
+from tests.support.durable import KEY
+from tests.support.power_loss import PowerLoss
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 

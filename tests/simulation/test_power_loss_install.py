@@ -25,10 +25,10 @@ from tests.support.durable import (
     PARTITION,
     Metadata,
     Partition,
-    PowerLoss,
     snapshot,
 )
 from tests.support.logs import Chain
+from tests.support.power_loss import PowerLoss
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 SEGMENT = 1000

@@ -6,11 +6,6 @@ What is tested is the store: the order of calls here is that of `shards/storage.
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
-
 import attrs
 
 from shardsrv._core import Prepare
@@ -234,63 +229,3 @@ def snapshot(op: int, checksum: int) -> bytes:
     """A payload of the initial state at ``op``."""
     state = MetadataState.initial("root", "hash")
     return snapshot_format.encode(state, op=op, checksum=checksum, timestamp=op, created_at=0, client_table=[])
-
-
-@attrs.define(eq=False)
-class PowerLoss:
-    """Judges every disk that a power loss may leave, at every call of a scenario.
-
-    ``judge`` recovers one such disk, raises when the outcome is not allowed, and names it.
-    """
-
-    disk: SimDisk
-    judge: Callable[[SimDisk], str]
-    limit: int = 64
-    stride: int = 1
-    points: int = 0
-    disks: int = 0
-    outcomes: Counter[str] = attrs.Factory(Counter)
-
-    def __attrs_post_init__(self) -> None:
-        self.disk.after_call = lambda _: self.point()
-
-    def point(self) -> None:
-        """Judge all outcomes of a power loss at this moment."""
-        self.points += 1
-        if self.points % self.stride:
-            return
-        for after in self.disk.legal_outcomes(self.limit, random.Random(self.points)):
-            self.disks += 1
-            self.outcomes[self.judge(after)] += 1
-
-    def end(self) -> None:
-        """No further calls are judged."""
-        self.point()
-        self.disk.after_call = None
-
-
-def fail_nth(disk: SimDisk, number: int, error: OSError, part: float | None = None) -> Callable[[], bool]:
-    """The ``number``-th call that changes or syncs anything fails; the returned function tells whether it came to
-    that. With ``part`` a write ends short first, that share of it written, and what follows of it fails."""
-    left = [number]
-
-    def on_call(call: Any) -> int | None:
-        if call.name in ("open_read", "preadv", "listdir"):
-            return None
-        left[0] -= 1
-        if left[0] == 0:
-            if part is not None and call.name == "pwritev" and call.length > 1:
-                left[0] = 1
-                disk.on_call = lambda rest: _then(disk, on_call, error)
-                return max(1, int(call.length * part))
-            raise error
-        return None
-
-    disk.on_call = on_call
-    return lambda: left[0] <= 0 or disk.on_call is not on_call
-
-
-def _then(disk: SimDisk, on_call: Any, error: OSError) -> int | None:
-    """The rest of a short write fails, and nothing after it."""
-    disk.on_call = lambda call: None
-    raise error
