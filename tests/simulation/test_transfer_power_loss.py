@@ -8,7 +8,7 @@ import pytest
 
 from shardsrv.sim.disk import SimDisk
 from shardsrv.vsr.transfer_effects import CloseStaging, InstallSnapshot, RebaseLog
-from tests.support.durable import PowerLoss
+from tests.support.power_loss import PowerLoss
 from tests.support.transfer_disks import (
     MetadataSide,
     PartitionSide,

@@ -3,6 +3,7 @@ without machines or a link."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -41,6 +42,22 @@ def do(driver: TransferDriver, effect: Any) -> Any:
     """Carry out one effect at once."""
     job = driver.start(effect)
     return None if job is None else job()
+
+
+def fail_nth(disk: SimDisk, number: int, error: OSError) -> Callable[[], bool]:
+    """The ``number``-th call that changes or syncs anything fails; the returned function tells whether it came to
+    that."""
+    left = [number]
+
+    def on_call(call: Any) -> None:
+        if call.name in ("open_read", "preadv", "listdir"):
+            return
+        left[0] -= 1
+        if left[0] == 0:
+            raise error
+
+    disk.on_call = on_call
+    return lambda: left[0] <= 0
 
 
 def offer_of(driver: TransferDriver, commit_op: int, captured: Any) -> Offer:

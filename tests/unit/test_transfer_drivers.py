@@ -18,11 +18,12 @@ from shardsrv.store.recovery import Shape
 from shardsrv.vsr import transfer_faults as faults
 from shardsrv.vsr.transfer_effects import CloseStaging, InstallSnapshot, OpenStaging, ReadChunk, RebaseLog, ReleaseOffer
 from shardsrv.wire.manifest import Artifact
-from tests.support.durable import DIRECTORY, PARTITION, fail_nth
+from tests.support.durable import DIRECTORY, PARTITION
 from tests.support.transfer_disks import (
     MetadataSide,
     PartitionSide,
     do,
+    fail_nth,
     fetch,
     offer_of,
     reopen_metadata,
