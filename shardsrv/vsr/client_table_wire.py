@@ -32,15 +32,15 @@ from shardsrv.errors import DecodeError, OurFault, SealMismatch
 from shardsrv.vsr.client_table import REPLIES_KEPT, CachedReply, ClientTable
 from shardsrv.vsr.policy import CLIENTS_MAX
 from shardsrv.wire.client_headers import ReplyHeader
-from shardsrv.wire.constants import HEADER_SIZE, KNOWN_OPERATIONS, MAX_OP, ZERO_ID, Operation
+from shardsrv.wire.constants import HEADER_SIZE, MAX_OP, ZERO_ID, Operation
 from shardsrv.wire.cursor import Buffer, Cursor
 from shardsrv.wire.sealed_body import TRAILER_SIZE, artifact_checksum, verified_content
 
 MAGIC: Final = b"SCT1"
 ENTRY_FIXED_SIZE: Final = 53
 _REPLY_LENGTH_SIZE: Final = 4
-_NO_REPLY: Final = (0, int(Operation.LOGOUT))
-"""Operations whose reply no table keeps."""
+_LOGOUT: Final = int(Operation.LOGOUT)
+"""The operation whose reply no table keeps: it takes its client away."""
 
 
 @attrs.define(slots=False)
@@ -266,8 +266,7 @@ def _reply(frame: memoryview, client: bytes, slot: int, at: int) -> list[Any]:
         and header.client == client
         and header.status == 0
         and header.op == header.commit
-        and header.operation in KNOWN_OPERATIONS
-        and header.operation not in _NO_REPLY
+        and header.operation != _LOGOUT
         and max(header.op, header.timestamp, header.request) <= MAX_OP
         and header.request_checksum < 1 << 64
     )
