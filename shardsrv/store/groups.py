@@ -28,7 +28,7 @@ from shardsrv.store.disk import READ, SYNC, Disk, disk_fault, read_all, replace_
 from shardsrv.store.group_key import SIZE as KEY_SIZE
 from shardsrv.store.group_key import GroupKey, unpack_key
 from shardsrv.store.layout import groups_table_shard
-from shardsrv.store.record import Empty, Kind, Outcome, Present, Valid, choose, decode_slot, encode_record
+from shardsrv.store.record import Empty, Kind, Outcome, Present, Valid, choose, decode_slot, encode_record, is_zero
 from shardsrv.store.record import Unreadable as UnreadableRecord
 
 MAGIC: Final = b"SHRDGRP1"
@@ -77,7 +77,7 @@ def decode_table(data: bytes, path: str = "") -> list[GroupRecord]:
     records = []
     for pair in range((len(data) - SLOT) // PAIR):
         raw = data[SLOT + pair * PAIR : SLOT + (pair + 1) * PAIR]
-        if raw.strip(b"\0"):
+        if not is_zero(raw):
             records.append(_decode_pair(pair, raw))
     return records
 
