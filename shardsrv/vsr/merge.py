@@ -91,6 +91,14 @@ class Refused:
 
 _Row = tuple[tuple[bool | None, ...], str, str]
 
+OP_FACTS: Final = (
+    "a nack quorum denies it",
+    "its header is known",
+    "two canonical votes differ",
+    "a copy is held",
+    "all members voted",
+    "only suspects are silent",
+)
 OP_TABLE: Final[tuple[_Row, ...]] = (
     # denied, header known, conflict, copy held, all voted, only suspects silent
     ((None, None, True, None, None, None), REFUSE, "conflict"),

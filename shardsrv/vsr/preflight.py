@@ -71,6 +71,7 @@ class Facts:
 
 
 SERVES: Final = "serves"
+ROLE_FACTS: Final = ("fenced", "in service", "leads", "caught up")
 ROLE_TABLE: Final[tuple[tuple[tuple[bool | None, ...], str], ...]] = (
     ((True, None, None, None), "the group is fenced"),
     ((False, False, None, None), "not in service yet"),

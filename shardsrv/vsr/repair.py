@@ -1,13 +1,14 @@
 """The asking end of repair: one session at a time, driven by every event and by every tick, in every status.
 
 A gap is what the log of the present view has and this member does not hold, or does not know to be the view's. A
-follower asks the primary, whose log is the view's. A candidate whose votes decided asks the holders that the votes
+follower asks the primary, whose log is the view's, and when that brings nothing (its copy may be damaged) another
+member for what is committed. A candidate whose votes decided asks the holders that the votes
 name for the entries above the commit point (their identities are known), and for the rest asks for committed entries
 only.
 
 Invariants: an entry counts only if it was sent in the present view, by the peer of the session, within its window
 (S1-21); only such entries are signs of life; progress asks for the next chunk at once, silence asks again after the
-interval, and a candidate turns to the next holder.
+interval, and turns to the next holder.
 """
 
 from __future__ import annotations
@@ -76,25 +77,39 @@ def tick(replica: Any, out: list[Any]) -> None:
 
 def _ask(replica: Any, first: int, last: int, attempts: int, out: list[Any]) -> None:
     m = replica.member
-    committed_only = 0
-    if replica.status == NORMAL:
-        peer = primary(replica)
-    else:
-        decided = m.election.decided
-        low = decided.commit + 1
-        if first < low:
-            committed_only, last = 1, min(last, low - 1)
-            best = sorted(decided.committed_by, key=lambda peer: (-decided.committed_by[peer], peer))
-            holders = [peer for peer in best if decided.committed_by[peer] >= first]
-        else:
-            holders = [peer for peer in range(m.count) if decided.holders.get(first, 0) >> peer & 1]
-        holders = [peer for peer in holders if peer != replica.identity.replica] or m.others
-        peer = holders[attempts % len(holders)]
+    choose = _source_of_follower if replica.status == NORMAL else _source_of_candidate
+    peer, last, committed_only = choose(replica, first, last, attempts)
     m.repair = RepairSession(m.nonces.draw(), peer, first, last, attempts)
     header = RequestPreparesHeader(
-        **fields(replica, nonce=m.repair.nonce, from_op=first, to_op=last, committed_only=committed_only)
+        **fields(replica, nonce=m.repair.nonce, from_op=first, to_op=last, committed_only=int(committed_only))
     )
     out.append(Send(peer, header, b""))
+
+
+def _source_of_follower(replica: Any, first: int, last: int, attempts: int) -> tuple[int, int, bool]:
+    """(peer, last op, committed entries only): the primary; every other time it brought nothing, another member, which
+    knows for certain only what is committed."""
+    m = replica.member
+    leader = primary(replica)
+    others = [peer for peer in m.others if peer != leader]
+    if attempts % 2 == 0 or not others or first > replica.commit_max:
+        return leader, last, False
+    return others[attempts // 2 % len(others)], min(last, replica.commit_max), True
+
+
+def _source_of_candidate(replica: Any, first: int, last: int, attempts: int) -> tuple[int, int, bool]:
+    """(peer, last op, committed entries only) for a primary-elect whose votes decided: who holds the first entry."""
+    m = replica.member
+    decided = m.election.decided
+    committed_only = first <= decided.commit
+    if committed_only:
+        last = min(last, decided.commit)
+        best = sorted(decided.committed_by, key=lambda peer: (-decided.committed_by[peer], peer))
+        holders = [peer for peer in best if decided.committed_by[peer] >= first]
+    else:
+        holders = [peer for peer in range(m.count) if decided.holders.get(first, 0) >> peer & 1]
+    holders = [peer for peer in holders if peer != replica.identity.replica] or m.others
+    return holders[attempts % len(holders)], last, committed_only
 
 
 def on_repair_prepare(replica: Any, event: Any, out: list[Any]) -> None:
@@ -130,6 +145,9 @@ def on_range_evicted(replica: Any, event: Any, out: list[Any]) -> None:
     session = m.repair
     if session is None or session.nonce != event.header.nonce or session.peer != event.peer:
         m.drop("not asked for")
+        return
+    if replica.status == NORMAL and event.peer != primary(replica):
+        session.done = True  # only who leads offers a transfer; the next question goes there
         return
     if not m.transfer.active:
         m.transfer.begin(replica, event.peer, out, event.header.op)

@@ -39,6 +39,13 @@ ADOPTED: Final = "adopted"
 
 _Row = tuple[tuple[bool | None, ...], str]
 
+START_VIEW_FACTS: Final = (
+    "sender leads the view",
+    "older view",
+    "we lead it",
+    "answers an earlier life",
+    "head below our commits",
+)
 START_VIEW_TABLE: Final[tuple[_Row, ...]] = (
     # sender leads the view, older view, we lead it, answers an earlier life, behind our commits
     ((False, None, None, None, None), "sender does not lead the view"),

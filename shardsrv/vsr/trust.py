@@ -58,6 +58,14 @@ class DiskFacts:
 
 _Row = tuple[tuple[bool | None, ...], str]
 
+TRUST_FACTS: Final = (
+    "several members",
+    "directory lost",
+    "fenced or marked",
+    "clean stop",
+    "same kernel boot",
+    "synced up to the head",
+)
 TRUST_TABLE: Final[tuple[_Row, ...]] = (
     # several members, lost, fenced, clean, same boot, all synced
     ((False, None, None, None, None, None), TRUSTED),

@@ -236,6 +236,20 @@ def test_a_silent_peer_is_asked_again_after_the_interval() -> None:
     assert node.replica.member.repair.nonce != first and node.replica.member.repair.attempts == 1
 
 
+def test_an_entry_that_the_primary_cannot_read_comes_from_another_member() -> None:
+    cluster = Cluster(3)
+    cluster.commit(b"a")
+    cluster.nodes[2].kill()
+    cluster.commit(*(bytes([n]) * 8 for n in range(6)), everywhere=False)
+    cluster.settle()
+    read = cluster.nodes[0].read
+    cluster.nodes[0].read = lambda effect: None if effect.op == 4 else read(effect)  # type: ignore[method-assign]
+    cluster.nodes[2].boot()
+    cluster.settle()
+    asked = [source for _, source, kind in cluster.sent if kind == Command.REPAIR_PREPARE]
+    assert 1 in asked and cluster.nodes[2].replica.commit_min == 7
+
+
 def test_the_side_buffer_is_bounded_and_keeps_the_lowest() -> None:
     from types import SimpleNamespace
 
