@@ -13,6 +13,7 @@ import pytest
 from shardsrv.errors import DiskFault, SyncFailed
 from shardsrv.sim.disk import SimDisk
 from shardsrv.store.faults import LogFenced
+from tests.support import durable
 from tests.support.durable import FIRST_BOOT, KEY, LATER_BOOT, Metadata, Partition, sync
 from tests.support.logs import Chain
 from tests.support.power_loss import Scenario, fail_nth
@@ -171,3 +172,12 @@ def test_a_planted_lack_of_a_sync_is_noticed(lacks: str) -> None:
         for _ in range(4):
             world.write(world.chain.send(1, 150), world.chain.send(1, 150))
             world.sync()
+
+
+def test_a_planted_lack_of_the_names_above_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is synced in a directory whose own name is not."""
+    monkeypatch.setattr(durable, "sync_names", lambda *_: None)
+    world = Scenario(64)
+    with pytest.raises((AssertionError, DiskFault, FileNotFoundError)):
+        world.write(world.chain.send())
+        world.sync()
