@@ -11,7 +11,7 @@ from typing import Final
 
 import xxhash
 
-from shardsrv.errors import OurFault
+from shardsrv.errors import OurFault, Unreadable
 from shardsrv.store.disk import READ, Disk, disk_fault, read_exact, write_all
 from shardsrv.store.incoming import clear_incoming, incoming_path, make_incoming
 from shardsrv.store.layout import segment_name
@@ -38,6 +38,14 @@ class Staging:
         self._handles: list[int] = []
         self._written: dict[Artifact, int] = {}  # bytes from the beginning, in this life
         self._later: dict[Artifact, dict[int, int]] = {}  # what lies behind a hole: start -> end
+        self.opening = 0
+        """Counts the stagings that were opened."""
+
+    def require(self, opening: int) -> None:
+        """Raise `Unreadable` unless the staging that was open at ``opening`` still is: a job that began under it may run
+        when it is closed, or another one open."""
+        if opening != self.opening or not self._handles:
+            raise Unreadable(incoming_path(self._directory), "the staging was closed")
 
     def path(self, index: int) -> str:
         """File of an artifact of the open staging."""
@@ -47,6 +55,7 @@ class Staging:
         """Open a file for each artifact; returns the bytes held of each. Files of other artifacts go. Raises
         `DiskFault`."""
         self._close_files()
+        self.opening += 1
         names = [staged_name(artifact) for artifact in artifacts]
         if len(set(names)) != len(names):
             raise OurFault("two artifacts with one name in a staging")

@@ -178,8 +178,11 @@ class TransferDriver:
         return job
 
     def _start_stage(self, effect: StageChunk) -> Job:
+        opening = self.staging.opening
+
         def job() -> ChunkStaged:
             try:
+                self.staging.require(opening)
                 self.staging.write(effect.index, effect.offset, effect.data)
             except DiskFault as fault:
                 return ChunkStaged(effect.token, fault)
@@ -188,7 +191,13 @@ class TransferDriver:
         return job
 
     def _start_check(self, effect: CheckStaged) -> Job:
+        opening = self.staging.opening
+
         def job() -> StagedChecked:
+            try:
+                self.staging.require(opening)
+            except DiskFault as fault:
+                return StagedChecked(effect.token, None, fault, own=True)
             try:
                 return StagedChecked(effect.token, self.check(effect.artifacts, effect.clients_max))
             except OwnFault as fault:

@@ -237,6 +237,8 @@ def _lost(node: Node, identity: PartitionIdentity, state: VsrState | None, path:
     """Whether the directory of a partition is gone that this member once had: it then is no new voter. A single member
     cannot get it back: raises `PartitionLost`."""
     exists = node.disk.exists(path)
+    if node.wiped and not exists:
+        return True
     try:
         if state is not None and not exists:
             raise PartitionLost(path, identity.created_revision, node.reconciled_through)
@@ -268,6 +270,8 @@ def disk_facts(node: Node, key: GroupKey, first: bool, recovery: LogRecovery) ->
     """What opening the log means for trust. Of a partition that lost power nobody knows what it had acknowledged; what
     metadata acknowledges is synced, so only rot below the frontier can have taken any of it."""
     boot = node.boot_facts.get(key)
+    if node.wiped:
+        return DiskFacts(lost=True)
     if boot is None:
         return DiskFacts(fresh=first, clean=first, same_boot=False, head_op=0 if first else 1 << 62)
     same_boot = boot.head.boot_id == node.boot_id

@@ -43,6 +43,7 @@ class SimGroup(Group):
         "key",
         "plane",
         "suspected",
+        "ticks_due",
         "transfer",
     )
 
@@ -58,6 +59,7 @@ class SimGroup(Group):
         self.checkpointing = False
         self.transfer: TransferDriver | None = None
         self.closed = False
+        self.ticks_due = 0
         state = replica.durable_state
         self.durable_view = -1 if state is None else state.view
         self.suspected = replica.member is not None and replica.member.suspect

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from shardsrv.sim.world import World
 
 
+QUIET_TICKS: Final = 5
+"""Ticks that a quiet group may be told at once; the shortest heartbeat is ten."""
+
 RECONCILED_EVERY: Final = 16
 """Metadata ops between two records of how far the partitions of this member are made."""
 
@@ -80,6 +83,8 @@ class Node:
         self.boot_id = self._draw_boot_id()
         self.generation = 0
         self.nameless = False
+        self.wiped = False
+        """Whether the disk was replaced and the state of the group has not come back yet."""
         self._clear()
 
     def _clear(self) -> None:
@@ -196,19 +201,13 @@ class Node:
 
     def _tick(self) -> None:
         self.later(self.options.tick, self._tick)
-        event = Tick(self.clock.wall())
+        now = self.clock.wall()
         assert self.metadata is not None
         metadata = self.metadata
-        metadata.deliver(event)
-        if metadata.suspected and not metadata.replica.member.suspect:
-            metadata.suspected = False
-            self.boot_records[METADATA].trust(METADATA)
+        self._tick_group(metadata, now)
         for group in list(self.groups.values()):
-            group.deliver(event)
-            if group.suspected and not group.replica.member.suspect:
-                group.suspected = False
-                self.partition_boot.trust(group.key)
-            if group.purging and group.plane.purge_generation < group.purge_wanted:
+            self._tick_group(group, now)
+            if group.purging:
                 self._ask_purge(group)
         if metadata.plane.op >= self.reconciled_through + RECONCILED_EVERY and metadata.replica.status == NORMAL:
             self.reconciled_through = metadata.plane.op
@@ -216,6 +215,18 @@ class Node:
         self._resume_waiting()
         self._checkpoints()
         self._settle()
+
+    def _tick_group(self, group: SimGroup, now: int) -> None:
+        """One tick; a group for which nothing is due hears of a few at once."""
+        due = group.ticks_due + 1
+        if due < QUIET_TICKS and group.replica.quiet:
+            group.ticks_due = due
+            return
+        group.ticks_due = 0
+        group.deliver(Tick(now, due))
+        if group.suspected and not group.replica.member.suspect:
+            group.suspected = False
+            self._record_of(group).trust(group.key)
 
     def _resume_waiting(self) -> None:
         if self._waiting:
@@ -442,6 +453,10 @@ class Node:
         self.oracles.installed(self, group, effect.op)
         if group is self.metadata:
             self.checkpoint_op = effect.op
+            if self.wiped:
+                # Every partition that exists by now was on the disk that is gone.
+                self.wiped = False
+                self.reconciled_through = max(self.reconciled_through, effect.op)
             owned = list(self.metadata.plane.owned())
             known = {boot.key_of(item.identity) for item in owned}
             gone = [key for key in (held.key for held in self.groups.values()) if key not in known]

@@ -152,8 +152,10 @@ class Marks:
         mark = (state.view, state.log_view)
         if node.oracles.history.group(key).deleted:
             return
-        if mark < self._durable.get(place, (0, 0)):
-            raise Violation("durable views", f"{node.name} {key}: {mark} after {self._durable[place]}")
+        before = self._durable.get(place, (0, 0))
+        # A member whose log is gone gives up the log view that the log had earned, never the view.
+        if mark[0] < before[0] or (mark < before and mark[1]):
+            raise Violation("durable views", f"{node.name} {key}: {mark} after {before}")
         self._durable[place] = mark
 
     def started(self, node: Node, group: SimGroup) -> None:

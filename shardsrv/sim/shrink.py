@@ -40,7 +40,7 @@ def _steps(options: Options) -> Iterator[tuple[str, Options]]:
     kept = [weight for weight in load.weights if weight[1]]
     for name, _ in kept:
         if len(kept) > 1:
-            left = tuple((each, weight) for each, weight in kept if each != name)
+            left = tuple(each for each in load.weights if each[0] != name)
             yield f"without={name}", attrs.evolve(options, load=attrs.evolve(load, weights=left))
 
 
