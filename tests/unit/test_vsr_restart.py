@@ -293,3 +293,43 @@ def test_a_restarted_member_applies_only_what_is_known_to_be_committed() -> None
 )
 def test_trust_by_what_the_disk_says(members: int, facts: DiskFacts, verdict: str) -> None:
     assert judge(members, facts) == verdict
+
+
+def test_the_vote_of_an_earlier_incarnation_does_not_elect() -> None:
+    """Member 2 voted, was wiped and came back as another incarnation; its old vote arrives only then."""
+    cluster = started()
+    held: list[tuple[int, int, bytes]] = []
+
+    def hold_votes(source: int, target: int, frame: bytes) -> int | None:
+        if frame[60] == Command.DO_VIEW_CHANGE and source == 2:
+            held.append((source, target, frame))
+            return None
+        return 1
+
+    cluster.filter = hold_votes
+    cluster.nodes[0].kill()
+    cluster.run_until(lambda: bool(held))
+    node = cluster.nodes[2]
+    node.kill()
+    node.disk.log, node.disk.state = [], None
+    node.boot(DiskFacts(lost=True))
+    cluster.run(3)
+    candidate = cluster.nodes[1].replica
+    assert candidate.view == 1 and candidate.status == VIEW_CHANGE
+    assert candidate.member.incarnations[2] == node.boots, "the probe told of the new incarnation"
+    source, target, frame = held[0]
+    header, body = decode_frame(frame)
+    cluster.nodes[target].step(Message(source, header, body, 0))
+    assert 2 in candidate.member.election.votes
+    cluster.run(5)
+    assert not candidate.leads, "what the old incarnation held is gone"
+    cluster.filter = lambda source, target, frame: 1
+    cluster.nodes[0].boot()
+    cluster.settle(4000)
+    assert node.plane.applied == list(BODIES)
+
+
+def test_a_vote_that_was_not_wiped_away_does_elect() -> None:
+    cluster = started()
+    cluster.nodes[0].kill()
+    cluster.run_until(lambda: cluster.nodes[1].replica.leads)
