@@ -7,7 +7,10 @@ A driver decides nothing: `vsr.Replica` and its plane do. Invariants:
 * after a write or a sync that failed the group is fenced: what was in flight is answered "outcome unknown", the rest
   is refused, and the boot
   record says so, until the node starts again;
-* a driver never awaits: slow work is asked of its host.
+* a driver never awaits: slow work is asked of its host;
+* a cut of the log is a barrier: what was appended is written first, the recorded frontier goes below the cut, and the
+  replica hears of it
+  when the cut and all that is left are synced.
 """
 
 from collections import deque
@@ -16,12 +19,47 @@ from typing import Any, Protocol
 
 from shardsrv.errors import DiskFault
 from shardsrv.shards import records
+from shardsrv.store.boot import BootRecord
 from shardsrv.store.faults import LogFenced
+from shardsrv.store.group_key import GroupKey
 from shardsrv.store.log import PrepareLog
 from shardsrv.store.log_sync import SyncPlan
-from shardsrv.vsr.effects import Append, Committed, Fatal, PersistState, Refused, Repeat
-from shardsrv.vsr.events import APPENDED, SYNCED, Persisted, PersistFailed, Request, StatePersisted
+from shardsrv.vsr.effects import (
+    Append,
+    Committed,
+    Fatal,
+    PersistState,
+    ReadPrepare,
+    Refused,
+    Repeat,
+    Send,
+    SyncLog,
+    TruncateFrom,
+)
+from shardsrv.vsr.events import (
+    APPENDED,
+    SYNCED,
+    Persisted,
+    PersistFailed,
+    PrepareRead,
+    Request,
+    StatePersisted,
+    Tick,
+    Truncated,
+)
 from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.transfer_effects import TRANSFER_EFFECTS
+
+
+def lower_frontier(record: BootRecord, key: GroupKey, log: PrepareLog, op: int) -> None:
+    """Record that nothing from ``op`` on counts as synced, durable when it returns, before ``log`` is cut there.
+
+    Raises `DiskFault`: the log must then not be cut.
+    """
+    known = record.get(key)
+    if known is not None and known.synced_op >= op:
+        before = log.read_prepare(op - 1)
+        record.lower(key, op - 1, 0 if before is None else before.checksum)
 
 
 class Host(Protocol):
@@ -45,6 +83,19 @@ class Host(Protocol):
 
     def fenced(self, group: "Group", error: Exception) -> None:
         """The group cannot be trusted with writes any more."""
+
+    def send_frame(self, group: "Group", effect: Send) -> None:
+        """Queue a frame for another member; it may leave at once, and may be lost."""
+
+    def lower_frontier(self, group: "Group", op: int) -> None:
+        """The log is about to be cut from ``op`` on: no recorded frontier may lie at or above it when this returns.
+        Raises `DiskFault`."""
+
+    def entry_damaged(self, group: "Group", op: int, error: Exception) -> None:
+        """An entry that the log should hold cannot be read or does not verify; it is not served."""
+
+    def transfer_effect(self, group: "Group", effect: Any) -> None:
+        """Carry out an effect of a state transfer; answered by an event of `vsr.transfer_events`."""
 
 
 class Admission:
@@ -118,10 +169,68 @@ class Group:
                 self._refused(effect)
             elif kind is PersistState:
                 self.host.persist_state(self, effect)
+            elif kind is Send:
+                self.host.send_frame(self, effect)
             elif kind is Fatal:
                 self.fence(effect.error)
             else:
-                raise TypeError(f"a group of one member cannot carry out {kind.__name__}")
+                self._carry_out_rare(effect)
+
+    def _carry_out_rare(self, effect: Any) -> None:
+        kind = type(effect)
+        if kind is SyncLog:
+            self.sync_log(effect)
+        elif kind is TruncateFrom:
+            self.truncate(effect)
+        elif kind is ReadPrepare:
+            self.read_prepare(effect)
+        elif kind in TRANSFER_EFFECTS:
+            self.host.transfer_effect(self, effect)
+        else:
+            raise TypeError(f"{kind.__name__} is not an effect")
+
+    def deliver(self, event: Any) -> None:
+        """Tell the replica something that is neither a request nor the end of a write: a frame, a tick, an answer."""
+        if type(event) is Tick:
+            self.replica.log_dropped(self.log.first_op)
+        self.carry_out(self.replica.step(event))
+        if self.waiting:
+            self.resume()
+
+    def sync_log(self, effect: SyncLog) -> None:
+        """Sync what was appended; the token stands for all of it."""
+        self.append_token = effect.token
+        if not self.in_sync_list:
+            self.in_sync_list = True
+            self.host.wants_sync(self)
+
+    def truncate(self, effect: TruncateFrom) -> None:
+        """Cut the log. Blocks on its syncs: a cut is rare, short, and nothing of the group may go on before it is
+        durable."""
+        self.flush()
+        if self.fault is not None:
+            return
+        try:
+            if effect.op <= self.log.head_op:
+                self.host.lower_frontier(self, effect.op)
+                self.log.truncate_from(effect.op)
+                self.host.frontier_moved(self, self.log.synced_checksum)
+        except DiskFault as error:
+            self.fence(error)
+            self.carry_out(self.replica.step(PersistFailed(effect.token, str(error))))
+            return
+        self.carry_out(self.replica.step(Truncated(effect.token)))
+
+    def read_prepare(self, effect: ReadPrepare) -> None:
+        """Read an entry for another member; None for one that is not there, is another one, or does not verify."""
+        prepare = None
+        try:
+            prepare = self.log.read_prepare(effect.op)
+        except DiskFault as error:
+            self.host.entry_damaged(self, effect.op, error)
+        if prepare is not None and effect.checksum and prepare.checksum != effect.checksum:
+            prepare = None
+        self.carry_out(self.replica.step(PrepareRead(effect.token, prepare)))
 
     def committed(self, effect: Committed) -> None:
         """An entry is committed and applied."""
@@ -148,9 +257,11 @@ class Group:
         """The turn's entries are written and what they commit is answered."""
 
     def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
-        """A sync that covered all entries up to ``token``, the last with identity ``checksum``, succeeded."""
+        """A sync that covered all entries up to ``token``, the last with identity ``checksum``, succeeded. The
+        frontier is what the log
+        says: a cut may have come between."""
         self.log.mark_synced(plan)
-        self.host.frontier_moved(self, checksum)
+        self.host.frontier_moved(self, self.log.synced_checksum)
         self.carry_out(self.replica.step(Persisted(token, SYNCED)))
         if self.waiting:
             self.resume()

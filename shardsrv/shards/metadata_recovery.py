@@ -25,17 +25,19 @@ from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.topic_defaults import topic_defaults
 from shardsrv.store.boot import BootEntry, BootRecord
-from shardsrv.store.disk import Disk
+from shardsrv.store.disk import Disk, sync_names
 from shardsrv.store.faults import SnapshotUndecodable
 from shardsrv.store.group_key import METADATA
 from shardsrv.store.layout import SNAPSHOT, DataDirectory
 from shardsrv.store.log import PrepareLog
+from shardsrv.store.log_files import list_segments
 from shardsrv.store.log_opening import LogFacts, LogRecovery
+from shardsrv.store.log_reload import open_behind_snapshot
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.recovery import check_pairing
 from shardsrv.store.segment import GroupIdentity as LogIdentity
 from shardsrv.store.snapshot import SnapshotFile, read_snapshot, write_snapshot
-from shardsrv.store.superblock import Superblock, state_of
+from shardsrv.store.superblock import Superblock, check_absence, state_of
 from shardsrv.vsr.client_table import ClientTable
 from shardsrv.vsr.policy import metadata_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
@@ -88,6 +90,9 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     check_pairing(
         checkpoint, None if saved is None or found is None else (saved.op, found.checksum), directory.snapshot
     )
+    if state is None:
+        segments = list_segments(disk, directory.metadata_log)
+        check_absence(superblock.path(0), saved.op if saved is not None else 0, bool(segments))
     if saved is None:
         found, saved = _first_state(host)
     if state is None:
@@ -116,7 +121,7 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     )
     boot = host.context.prepared.boot.get(METADATA)
     facts = boot.log_facts(host.context.boot.kernel_boot_id, 1) if boot is not None else LogFacts()
-    log, recovery = PrepareLog.open(
+    log, recovery, anew = open_behind_snapshot(
         disk,
         directory.metadata_log,
         LogIdentity(host.cluster, METADATA_GROUP, 0),
@@ -126,10 +131,13 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
         on_prepare=replica.replay,
         preallocate=True,
     )
+    if anew:
+        host.log.warning("metadata log ended below the snapshot and was begun anew", snapshot_op=saved.op)
     if recovery.cut_op is not None:
         host.log.warning(
             "metadata log cut", op=recovery.cut_op, bytes=recovery.cut_bytes, why=recovery.row, detail=recovery.detail
         )
+    sync_names(disk, directory.root, (directory.metadata_log,))
     if log.dirty:
         plan = log.sync_plan()
         plan.run()

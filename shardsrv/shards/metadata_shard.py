@@ -20,7 +20,7 @@ from shardsrv.plane.metadata.commands import RemoveMember
 from shardsrv.shards import records
 from shardsrv.shards.answers import NOBODY
 from shardsrv.shards.checkpointer import MetadataCheckpointer
-from shardsrv.shards.group import Group
+from shardsrv.shards.group import Group, lower_frontier
 from shardsrv.shards.handed_state import send_state
 from shardsrv.shards.metadata_group import MetadataGroup, MetadataOrigin
 from shardsrv.shards.metadata_recovery import recover_metadata
@@ -174,6 +174,10 @@ class MetadataShard(Shard):
         except DiskFault as error:
             # An older entry only makes the next start look at more of the log.
             self.log.warning("boot record not updated", error=str(error))
+
+    def lower_frontier(self, group: Group, op: int) -> None:
+        """See `group.Host`."""
+        lower_frontier(self._boot, METADATA, group.log, op)
 
     def fenced(self, group: Group, error: Exception) -> None:
         """See `group.Host`: without its metadata log the node cannot go on."""

@@ -7,6 +7,7 @@ Nothing above the committed op is ever returned.
 
 import struct
 from collections import deque
+from contextlib import suppress
 from typing import Any, Protocol
 
 from shardsrv._core import VALID, slice_prepares
@@ -19,6 +20,7 @@ from shardsrv.plane.partition.poll import PollPlan, plan_poll
 from shardsrv.shards import records
 from shardsrv.shards.group import Group, Host
 from shardsrv.store.checkpoint import Checkpoint
+from shardsrv.store.faults import LogFenced
 from shardsrv.store.log import PrepareLog
 from shardsrv.store.log_sync import SyncPlan
 from shardsrv.store.segment import Position
@@ -155,12 +157,6 @@ class PartitionGroup(Group):
         self.polled.clear()
         self.resume()
 
-    def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
-        """See `Group.synced`; what it committed is counted before its answers leave."""
-        Group.synced(self, plan, token, checksum)
-        if self.host.shares_counters:
-            self.host.publish_counters(self)
-
     def close(self) -> None:
         """The partition is deleted: what waits is refused, what is in flight has an unknown outcome."""
         self.closed = True
@@ -171,6 +167,28 @@ class PartitionGroup(Group):
         for request in waiting:
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
         self.log.close()
+
+    def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
+        """See `Group.synced`; a round that was under way when the partition was deleted has nothing to tell."""
+        if self.closed:
+            self._hand_back(plan)
+            return
+        Group.synced(self, plan, token, checksum)
+        if self.host.shares_counters:
+            # What it committed is counted before its answers leave.
+            self.host.publish_counters(self)
+
+    def sync_failed(self, plan: SyncPlan, token: int, error: Exception) -> None:
+        """See `Group.sync_failed` and `synced`."""
+        if self.closed:
+            self._hand_back(plan)
+        else:
+            Group.sync_failed(self, plan, token, error)
+
+    def _hand_back(self, plan: SyncPlan) -> None:
+        """The closed log lets go of what the plan held."""
+        with suppress(LogFenced):
+            self.log.mark_synced(plan)
 
     def committed(self, effect: Committed) -> None:
         """Answer the request and tell the shard."""

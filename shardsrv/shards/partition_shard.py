@@ -366,6 +366,11 @@ class PartitionShard(Shard):
         assert isinstance(group, PartitionGroup)
         self.storage.synced(group, checksum)
 
+    def lower_frontier(self, group: Group, op: int) -> None:
+        """See `group.Host`."""
+        assert isinstance(group, PartitionGroup)
+        self.storage.lower_frontier(group, op)
+
     def clear_counters(self, slot: int) -> None:
         """A partition of this shard is gone."""
         self._by_slot.pop(slot, None)

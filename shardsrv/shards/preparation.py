@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from shardsrv.store.boot import BootFacts, merge_boot_files, read_boot_files
-from shardsrv.store.disk import Disk, OsDisk
+from shardsrv.store.disk import Disk, OsDisk, sync_names
 from shardsrv.store.group_key import GroupKey, owner_shard
 from shardsrv.store.groups import GroupRecord, consolidate, merge_tables, nameless, read_tables
 from shardsrv.store.layout import DataDirectory
@@ -34,7 +34,9 @@ def prepare(data: Path, shard_count: int, disk: Disk | None = None) -> Prepared:
     `UnsupportedVersion`."""
     disk = disk or OsDisk()
     directory = DataDirectory(str(data))
-    disk.mkdir(directory.shards)
+    for path in (directory.shards, directory.metadata, directory.partitions):
+        disk.mkdir(path)
+    sync_names(disk, directory.root, (directory.shards,))
     consolidate(disk, directory.shards, lambda key: owner_shard(key.group, shard_count), range(1, shard_count))
     tables = read_tables(disk, directory.shards)
     boot, generation = merge_boot_files(read_boot_files(disk, directory.shards).values())

@@ -27,7 +27,7 @@ from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.syncer import Syncer
 from shardsrv.store.disk import Disk, OsDisk
 from shardsrv.store.layout import DataDirectory
-from shardsrv.vsr.effects import PersistState
+from shardsrv.vsr.effects import PersistState, Send
 
 WAKE_KEY = 0
 HANDOVER_KEY = 1
@@ -181,6 +181,24 @@ class Shard:
 
     def fenced(self, group: Group, error: Exception) -> None:
         """See `group.Host`."""
+        raise NotImplementedError
+
+    def send_frame(self, group: Group, effect: Send) -> None:
+        """See `group.Host`: only groups of several members send frames."""
+        raise NotImplementedError
+
+    def lower_frontier(self, group: Group, op: int) -> None:
+        """See `group.Host`."""
+        raise NotImplementedError
+
+    def entry_damaged(self, group: Group, op: int, error: Exception) -> None:
+        """See `group.Host`."""
+        self.log.error(
+            "an entry of the log does not verify", group=group.replica.identity.group, op=op, error=str(error)
+        )
+
+    def transfer_effect(self, group: Group, effect: Any) -> None:
+        """See `group.Host`: only groups of several members transfer."""
         raise NotImplementedError
 
     def after_sync(self) -> None:

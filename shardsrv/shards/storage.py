@@ -28,6 +28,7 @@ from shardsrv.errors import DecodeError, DiskFault, ShardsrvError
 from shardsrv.plane.metadata.plane import OwnedPartition
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
+from shardsrv.shards.group import lower_frontier
 from shardsrv.shards.partition_group import PartitionGroup, PartitionHost
 from shardsrv.shards.pump import Pump
 from shardsrv.shards.spawn import ShardContext
@@ -35,10 +36,11 @@ from shardsrv.shards.syncer import Syncer
 from shardsrv.store.boot import BootEntry, BootRecord
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.descriptors import DescriptorPool
-from shardsrv.store.disk import Disk
+from shardsrv.store.disk import Disk, sync_names
 from shardsrv.store.faults import PartitionLost, SuperblockUndecodable, SuperblockUnreadable
 from shardsrv.store.group_key import GroupKey, owner_shard
 from shardsrv.store.groups import GroupRecord, GroupTable
+from shardsrv.store.incoming import finish_swap
 from shardsrv.store.index import IndexCache
 from shardsrv.store.layout import DataDirectory
 from shardsrv.store.log import PrepareLog
@@ -123,6 +125,12 @@ class PartitionStorage:
             )
             for item in opened
         ]
+        # What is known of a partition in doubt stays known: without it the next start would take its rot for a torn
+        # tail.
+        for identity in self.doubtful:
+            facts = host.context.prepared.boot.get(key_of(identity))
+            if facts is not None:
+                entries.append(facts.carried(host.context.boot.kernel_boot_id))
         self._boot = BootRecord.create(
             host.disk,
             host.directory.boot_record(host.shard),
@@ -139,6 +147,23 @@ class PartitionStorage:
                 opened.append(self._open(partition))
             except ShardsrvError as error:
                 self._doubt(partition.identity, error)
+        return self._names_durable(opened)
+
+    def _names_durable(self, opened: list[Opened]) -> list[Opened]:
+        """Before the first record of a partition speaks of its directory, the directory has to be there for good: a
+        power
+        loss that took it would leave a partition that looks lost. One sync of each directory above for all new ones."""
+        known = self._table.records()
+        new = [item for item in opened if key_of(item.group.identity) not in known]
+        directory = self._host.directory
+        paths = [directory.partition(*key_of(item.group.identity)) for item in new]
+        try:
+            sync_names(self._host.disk, directory.partitions, paths)
+        except DiskFault as fault:
+            for item in new:
+                item.group.log.close()
+                self._doubt(item.group.identity, fault)
+            return [item for item in opened if item not in new]
         return opened
 
     def open_new(self, owned: list[OwnedPartition]) -> list[Opened]:
@@ -166,7 +191,9 @@ class PartitionStorage:
             dedup_size=config.deduplication_window_ops,
             consumer_offsets_max=config.consumer_offsets_max,
         )
-        saved = Checkpoint(host.disk, path).read()
+        slots = Checkpoint(host.disk, path)
+        finish_swap(host.disk, path, slots.write)
+        saved = slots.read()
         op = checksum = timestamp = 0
         if isinstance(saved, Unreadable):
             raise SuperblockUnreadable(path, saved.reason, None, saved.version)
@@ -219,7 +246,7 @@ class PartitionStorage:
             log,
             counter_slot=owned.slot,
             settings=owned.settings,
-            checkpoint=Checkpoint(host.disk, path),
+            checkpoint=slots,
         )
         return Opened(group, replica.start(secrets.randbits(128)))
 
@@ -287,6 +314,10 @@ class PartitionStorage:
         except DiskFault as error:
             # An older entry only makes the next start look at more of the log.
             self._host.log.warning("boot record not updated", partition=str(group.identity), error=str(error))
+
+    def lower_frontier(self, group: PartitionGroup, op: int) -> None:
+        """The group's log is about to be cut from ``op`` on. Raises `DiskFault`: then it must not be."""
+        lower_frontier(self._boot, key_of(group.identity), group.log, op)
 
     def mark_fenced(self, group: PartitionGroup) -> None:
         """A sync or write of the group failed: the next start must not trust the page cache."""

@@ -87,7 +87,14 @@ class BootFacts:
         trusted."""
         same_boot = self.head.boot_id == boot_id and not self.entry.fenced
         clean = self.head.clean and not self.entry.fenced
-        return LogFacts(self.entry.synced_op, same_boot, clean, members, self.entry.synced_checksum)
+        entry = self.entry
+        return LogFacts(entry.synced_op, same_boot, clean, members, entry.synced_checksum, entry.fenced)
+
+    def carried(self, boot_id: bytes) -> BootEntry:
+        """The entry for the record of a start that could not open the log. Under another kernel it counts as fenced:
+        that what it saw of the page cache is gone must stay known."""
+        lost = self.head.boot_id != boot_id
+        return attrs.evolve(self.entry, fenced=self.entry.fenced or lost)
 
 
 @attrs.frozen
@@ -246,6 +253,14 @@ class BootRecord:
         """Mark a log whose sync failed; durable when it returns. Raises `DiskFault`."""
         self._put(attrs.evolve(self._entries.get(key) or BootEntry(key), fenced=True))
         self._sync()
+
+    def trust(self, key: GroupKey) -> None:
+        """The log of a marked group holds again what may have been acknowledged. Not synced: an older mark is doubt,
+        which
+        is allowed. Raises `DiskFault`."""
+        old = self._entries.get(key)
+        if old is not None and old.fenced:
+            self._put(attrs.evolve(old, fenced=False))
 
     def remove(self, key: GroupKey) -> None:
         """Forget a deleted group. Raises `DiskFault`."""

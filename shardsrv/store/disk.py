@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from shardsrv.errors import DiskFault, DiskFull, SyncFailed, Unreadable
@@ -231,6 +231,29 @@ def read_exact(disk: Disk, handle: int, buffer: memoryview, position: int) -> in
             break
         done += count
     return done
+
+
+def sync_names(disk: Disk, root: str, paths: Iterable[str]) -> None:
+    """Make the names of directories durable, from ``root`` down to each of ``paths``, which lie below it: every
+    directory between is synced once.
+
+    A sync of a directory covers the names in it and not its own: without this a power loss may take a directory away
+    together with all that was synced in it.
+
+    Raises:
+        SyncFailed: a directory could not be synced.
+    """
+    parents: dict[str, None] = {}
+    for path in paths:
+        parent = path
+        while parent != root and "/" in parent:
+            parent = parent.rpartition("/")[0]
+            parents[parent] = None
+    for parent in parents:
+        try:
+            disk.fsync_dir(parent or "/")
+        except OSError as error:
+            raise disk_fault(error, parent, SYNC) from error
 
 
 def replace_file(disk: Disk, directory: str, name: str, parts: Sequence[Any]) -> None:

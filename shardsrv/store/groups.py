@@ -28,7 +28,8 @@ from shardsrv.store.disk import READ, SYNC, Disk, disk_fault, read_all, replace_
 from shardsrv.store.group_key import SIZE as KEY_SIZE
 from shardsrv.store.group_key import GroupKey, unpack_key
 from shardsrv.store.layout import groups_table_shard
-from shardsrv.store.record import Empty, Kind, Outcome, Present, Valid, choose, decode_slot, encode_record
+from shardsrv.store.record import Empty, Kind, Outcome, Present, Valid, choose, decode_slot, encode_record, is_zero
+from shardsrv.store.record import Unreadable as UnreadableRecord
 
 MAGIC: Final = b"SHRDGRP1"
 VERSION: Final = 1
@@ -64,8 +65,6 @@ def decode_table(data: bytes, path: str = "") -> list[GroupRecord]:
         Unreadable: no table, or shorter than its head says.
         UnsupportedVersion: a table of another release.
     """
-    if not data.strip(b"\0"):
-        return []
     if len(data) < SLOT:
         raise UnreadableFault(path, f"{len(data)} bytes, a group table has at least {SLOT}")
     magic, version, pairs = _HEAD.unpack_from(data)
@@ -78,7 +77,7 @@ def decode_table(data: bytes, path: str = "") -> list[GroupRecord]:
     records = []
     for pair in range((len(data) - SLOT) // PAIR):
         raw = data[SLOT + pair * PAIR : SLOT + (pair + 1) * PAIR]
-        if raw.strip(b"\0"):
+        if not is_zero(raw):
             records.append(_decode_pair(pair, raw))
     return records
 
@@ -86,25 +85,37 @@ def decode_table(data: bytes, path: str = "") -> list[GroupRecord]:
 def _decode_pair(pair: int, raw: bytes) -> GroupRecord:
     slots = [decode_slot(raw[at : at + SLOT], Kind.SUPERBLOCK, padded=True) for at in (0, SLOT)]
     outcome = choose(slots[0], slots[1])
-    payloads = [slot.payload for slot in slots if isinstance(slot, Valid) and len(slot.payload) >= KEY_SIZE]
-    key = unpack_key(payloads[0])[0] if payloads else None
-    state = b""
-    if isinstance(outcome, Present):
-        if len(outcome.payload) >= KEY_SIZE:
-            key = unpack_key(outcome.payload)[0]
-        state = outcome.payload[KEY_SIZE:]
+    keys = [_key_in(slot.payload) for slot in slots if isinstance(slot, Valid)]
+    key = keys[0] if keys else None
+    if None in keys or (len(keys) == 2 and keys[0] != keys[1]):
+        # A block of another group, or of none: whose pair it is nobody can tell.
+        key, outcome = None, UnreadableRecord(None, 0, "its slots do not name one group")
+    state = outcome.payload[KEY_SIZE:] if isinstance(outcome, Present) else b""
     return GroupRecord(pair, key, outcome, state, raw)
 
 
-class StagedWrite:
-    """Slots to write and the one sync that covers them; `run` may be called in a thread, then `GroupTable.confirm`."""
+def _slot(sequence: int, payload: bytes) -> bytes:
+    return encode_record(Kind.SUPERBLOCK, sequence, payload).ljust(SLOT, b"\0")
 
-    __slots__ = ("_disk", "_handle", "_path", "changes", "done", "slots")
+
+def _key_in(payload: bytes) -> GroupKey | None:
+    return unpack_key(payload)[0] if len(payload) >= KEY_SIZE else None
+
+
+class StagedWrite:
+    """Slots to write and the one sync that covers them; `run` may be called in a thread, then `GroupTable.confirm`.
+
+    New groups cost a second one. `first`: slots of their first records; `pairs`: what the head has to say from now on,
+    None when it says it already."""
+
+    __slots__ = ("_disk", "_handle", "_path", "changes", "done", "first", "pairs", "slots")
 
     def __init__(self, disk: Disk, handle: int, path: str) -> None:
         self._disk = disk
         self._handle = handle
         self._path = path
+        self.pairs: int | None = None
+        self.first: list[tuple[int, bytes]] = []
         self.slots: list[tuple[int, bytes]] = []
         self.changes: dict[GroupKey, GroupRecord] = {}
         self.done = False
@@ -117,23 +128,38 @@ class StagedWrite:
         """
         action = "write"
         try:
-            for position, data in self.slots:
-                write_all(self._disk, self._handle, [data], position, len(data))
+            if self.pairs is not None or self.first:
+                # The length is durable before the head promises it: a table shorter than its head is damaged. And a
+                # second slot is never there without the first: that would look like one that was lost.
+                self._write(self.first)
+                action = SYNC
+                self._disk.fdatasync(self._handle)
+                action = "write"
+            if self.pairs is not None:
+                self._write([(0, encode_head(self.pairs))])
+            self._write(self.slots)
             action = SYNC
             self._disk.fdatasync(self._handle)
         except OSError as error:
             raise disk_fault(error, self._path, action) from error
         self.done = True
 
+    def _write(self, slots: list[tuple[int, bytes]]) -> None:
+        for position, data in slots:
+            write_all(self._disk, self._handle, [data], position, len(data))
+
 
 class GroupTable:
     """The table of one shard, open for writing."""
 
-    def __init__(self, disk: Disk, path: str, handle: int, records: Iterable[GroupRecord], pairs: int) -> None:
+    def __init__(
+        self, disk: Disk, path: str, handle: int, records: Iterable[GroupRecord], pairs: int, head_pairs: int
+    ) -> None:
         self._disk = disk
         self.path = path
         self._handle = handle
         self._pairs = pairs
+        self._head_pairs = head_pairs
         self._records: dict[GroupKey, GroupRecord] = {}
         used = set()
         for record in records:
@@ -146,7 +172,10 @@ class GroupTable:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> GroupTable:
-        """Open the table, or make an empty one.
+        """Open the table, or make an empty one. What was read is durable when this returns.
+
+        The process before may have been killed, or its sync may have failed, when a record was in the page cache and
+        not on the disk; the kernel may even take such a page for clean. So the newest records are written again.
 
         Raises:
             Unreadable, UnsupportedVersion: see `decode_table`.
@@ -155,17 +184,24 @@ class GroupTable:
         try:
             data = read_all(disk, path, MAX_TABLE)
         except FileNotFoundError:
-            data = b""
-        records = decode_table(data, path)
-        if not data.strip(b"\0"):
             directory, _, name = path.rpartition("/")
-            replace_file(disk, directory, name, [encode_head(0)])
             data = encode_head(0)
+            replace_file(disk, directory, name, [data])
+        records = decode_table(data, path)
+        action = "open"
         try:
             handle = disk.open_write(path)
+            action = "write"
+            for record in records:
+                if isinstance(record.outcome, Present):
+                    at = record.outcome.slot * SLOT
+                    position = cls._place(record.pair, record.outcome.slot)
+                    write_all(disk, handle, [record.raw[at : at + SLOT]], position, SLOT)
+            action = SYNC
+            disk.fdatasync(handle)
         except OSError as error:
-            raise disk_fault(error, path, "open") from error
-        return cls(disk, path, handle, records, (len(data) - SLOT) // PAIR)
+            raise disk_fault(error, path, action) from error
+        return cls(disk, path, handle, records, (len(data) - SLOT) // PAIR, _HEAD.unpack_from(data)[2])
 
     def records(self) -> dict[GroupKey, GroupRecord]:
         """What the table holds, by key."""
@@ -173,7 +209,7 @@ class GroupTable:
 
     def stage(self, changes: Mapping[GroupKey, bytes | None]) -> StagedWrite:
         """Prepare one write: the new state of each group, or None to free its pair. Allots pairs to groups that have
-        none.
+        none. The pair of a group that is gone is freed whatever it holds: a power loss may leave half of a freed one.
 
         Raises:
             OurFault: a write is staged already, or a payload is too long.
@@ -194,12 +230,14 @@ class GroupTable:
         except Exception:
             self._free.extend(taken)
             raise
+        if self._pairs != self._head_pairs:
+            staged.pairs = self._pairs
         self._staged = staged
         return staged
 
     def _stage_one(self, staged: StagedWrite, key: GroupKey, state: bytes | None, taken: list[int]) -> None:
         record = self._records.get(key)
-        if record is not None and not isinstance(record.outcome, Empty | Present):
+        if record is not None and state is not None and isinstance(record.outcome, UnreadableRecord):
             raise UnreadableFault(self.path, f"pair {record.pair} of {key} is unreadable: {record.outcome.reason}")
         if state is None:
             if record is not None:
@@ -210,13 +248,14 @@ class GroupTable:
         if len(payload) + 36 > SLOT:
             raise OurFault(f"{len(payload)} bytes do not fit a slot of {self.path}")
         if record is None:
-            pair, slot, sequence = self._allot(), 0, 1
+            # The first record goes to both slots: from then on a slot that is gone is known to be lost.
+            pair, slot, sequence = self._allot(), 1, 2
             taken.append(pair)
+            staged.first.append((self._place(pair, 0), _slot(1, payload)))
         else:
             assert isinstance(record.outcome, Present)
             pair, slot, sequence = record.pair, 1 - record.outcome.slot, record.outcome.sequence + 1
-        data = encode_record(Kind.SUPERBLOCK, sequence, payload).ljust(SLOT, b"\0")
-        staged.slots.append((self._place(pair, slot), data))
+        staged.slots.append((self._place(pair, slot), _slot(sequence, payload)))
         staged.changes[key] = GroupRecord(pair, key, Present(payload, sequence, slot), state)
 
     @staticmethod
@@ -227,9 +266,8 @@ class GroupTable:
         if not self._free:
             pairs = self._pairs + GROWTH
             try:
-                self._disk.truncate(self._handle, SLOT + pairs * PAIR)
                 self._disk.fallocate(self._handle, SLOT + self._pairs * PAIR, GROWTH * PAIR)
-                write_all(self._disk, self._handle, [encode_head(pairs)], 0, SLOT)
+                self._disk.truncate(self._handle, SLOT + pairs * PAIR)
             except OSError as error:
                 raise disk_fault(error, self.path, "grow", needed=GROWTH * PAIR) from error
             self._free = list(range(pairs - 1, self._pairs - 1, -1))
@@ -245,6 +283,8 @@ class GroupTable:
         if not staged.done:
             self._broken = True
             return
+        if staged.pairs is not None:
+            self._head_pairs = staged.pairs
         for key, record in staged.changes.items():
             if isinstance(record.outcome, Empty):
                 self._free.append(record.pair)

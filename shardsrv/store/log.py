@@ -25,7 +25,7 @@ from shardsrv.store.log_files import cut_suffix, load_index, walk_headers
 from shardsrv.store.log_opening import LogFacts, LogRecovery, recover
 from shardsrv.store.log_sync import SyncPlan
 from shardsrv.store.log_walk import ResumePoint, Walk, batch_range
-from shardsrv.store.log_writer import LogWriter
+from shardsrv.store.log_writer import CLOSED, LogWriter
 from shardsrv.store.segment import (
     SEGMENT_HEADER,
     SEND_MESSAGES,
@@ -56,8 +56,12 @@ class PrepareLog(LogWriter):
         validate: bool = True,
         pool: DescriptorPool | None = None,
         indexes: IndexCache | None = None,
+        with_peers: bool = False,
     ) -> tuple[PrepareLog, LogRecovery]:
         """Verify and open the log in ``directory``; an empty or missing one is a log without entries.
+
+        When the log is then `dirty`, sync it before it takes anything. The name of ``directory`` itself is the owner's
+        to make durable (`sync_names`).
 
         Args:
             segment_size: bytes that end a segment.
@@ -69,6 +73,7 @@ class PrepareLog(LogWriter):
             preallocate: reserve the space of a segment when it is made.
             validate: check bodies also after a clean stop.
             pool, indexes: shared by the logs of a shard; own ones when None.
+            with_peers: cut where other members decide or repair (`LogRecovery.action` tells), instead of refusing.
 
         Raises:
             LogDamaged: refused; nothing on disk was changed.
@@ -76,7 +81,7 @@ class PrepareLog(LogWriter):
             changed. DiskFault: a cut, or the rewrite of the unsynced tail, failed.
         """
         facts = facts or LogFacts()
-        walk, recovery = recover(disk, directory, identity, resume, facts, validate, on_prepare)
+        walk, recovery = recover(disk, directory, identity, resume, facts, validate, on_prepare, with_peers)
         try:
             disk.mkdir(directory)
         except OSError as error:
@@ -85,6 +90,8 @@ class PrepareLog(LogWriter):
         indexes = IndexCache() if indexes is None else indexes
         log = cls(disk, directory, identity, pool, indexes, segment_size, preallocate)
         log._adopt(walk, max(facts.synced_op, resume.op if resume is not None else 0))
+        if (facts.same_boot or facts.fenced) and not facts.clean:
+            log._distrust()
         return log, recovery
 
     def __init__(
@@ -129,6 +136,13 @@ class PrepareLog(LogWriter):
         self.synced_op = min(self.head_op, synced_op)
         known = self.synced_op == self.head_op
         self.synced_checksum = self.head_checksum if known else walk.synced_checksum
+
+    def _distrust(self) -> None:
+        """What the dead process changed and did not sync is seen now and may be lost: names (a cut, a new checkpoint),
+        and the length of the last segment. The first sync covers both."""
+        self._directory_dirty = True
+        if self._segments:
+            self._dirty[self._segments[-1].first_op] = self._segments[-1]
 
     # --- syncing ---------------------------------------------------------------------------------------------------
 
@@ -352,15 +366,18 @@ class PrepareLog(LogWriter):
                 segment.handle = -1
 
     def close(self, index: bool = True) -> None:
-        """Close every handle, after writing the active ``index``. Does not sync: whoever stops cleanly has done it."""
+        """Close every handle, after writing the active ``index``; those that a sync under way needs when its plan is
+        handed
+        back. Does not sync: whoever stops cleanly has done it."""
         if index:
             self.write_index()
         for segment in self._segments:
             self._retire(segment)
-        for handle in self._retired:
-            self._disk.close(handle)
-        self._retired.clear()
-        self.fence("closed")
+        if not self._plans:
+            for handle in self._retired:
+                self._disk.close(handle)
+            self._retired.clear()
+        self.fence(CLOSED)
 
 
 __all__ = [

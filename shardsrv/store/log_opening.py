@@ -1,8 +1,8 @@
 """Opening a log: walk it, decide by the table, and only then touch it.
 
 Invariants: a refusal leaves every byte as it was (S1-02): no file is made, cut, renamed or synced before the verdict; a
-cut is synced before the log is used; on the same kernel boot the unsynced tail is written again, because a sync that
-failed in the dead process may have left pages that the kernel believes clean.
+cut is synced before the log is used; on the same kernel boot, and after a failed sync, the unsynced tail is written
+again, because a sync that failed in the dead process may have left pages that the kernel believes clean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class LogFacts:
 
     synced_op: the synced frontier; same_boot: the kernel is the one that the frontier was written under; clean: the
     last stop was clean; members: replicas of the group; synced_checksum: identity of the entry at the frontier, 0 when
-    not known.
+    not known; fenced: a write or sync of it failed under the kernel of the boot record, so that its page cache may show
+    what the disk does not hold (`same_boot` and `clean` are then false).
     """
 
     synced_op: int = 0
@@ -34,6 +35,7 @@ class LogFacts:
     clean: bool = False
     members: int = 1
     synced_checksum: int = 0
+    fenced: bool = False
 
 
 @attrs.frozen
@@ -61,8 +63,11 @@ def recover(
     facts: LogFacts,
     validate: bool,
     on_prepare: Callable[[Prepare], object] | None,
+    with_peers: bool = False,
 ) -> tuple[Walk, LogRecovery]:
-    """Walk, decide, act.
+    """Walk, decide, act. ``with_peers``: what other members decide or repair is cut as well; the owner must then
+    abstain
+    until it holds what they hold.
 
     Raises:
         LogDamaged: refused, or an outcome that needs other members (`action` says which); nothing was changed.
@@ -79,7 +84,9 @@ def recover(
         detail = f"the log ends at op {walk.head_op} and was synced up to op {synced_op}"
         damage = Damage(walk.head_op + 1, last, walk.sizes.get(last, 0), Shape.NONE, detail)
     row = decide(damage, synced_op, facts)
-    if row.decision not in (Action.ACCEPT, Action.CUT):
+    floor = resume.op if resume is not None else 0
+    peers = with_peers and damage is not None and damage.op > floor and row.decision in (Action.ABSTAIN, Action.REPAIR)
+    if row.decision not in (Action.ACCEPT, Action.CUT) and not peers:
         assert damage is not None
         raise LogDamaged(
             segment_path(directory, damage.first_op),
@@ -99,7 +106,7 @@ def recover(
     base = LogRecovery(row.label, row.decision, Shape.NONE, walk.replayed, walk.scanned_bytes)
     if damage is not None:
         base = _cut(disk, directory, walk, damage, base)
-    if facts.same_boot and not facts.clean and walk.unsynced_at is not None:
+    if (facts.same_boot or facts.fenced) and not facts.clean and walk.unsynced_at is not None:
         base = attrs.evolve(base, rewritten_bytes=_rewrite(disk, walk, walk.unsynced_at))
     return walk, base
 

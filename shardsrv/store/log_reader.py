@@ -154,6 +154,7 @@ class LogReader:
 
         Raises:
             Unreadable: the read failed.
+            Damaged: the file is shorter than what was flushed.
         """
         number = self._number(position.segment)
         if number is None:
@@ -162,10 +163,17 @@ class LogReader:
         length = min(len(buffer), segment.size - position.byte)
         if length <= 0:
             return 0
+        view = memoryview(buffer)[:length]
         try:
-            return self._disk.preadv(self._handle(segment), [memoryview(buffer)[:length]], position.byte)
+            handle = self._handle(segment)
+            count = self._disk.preadv(handle, [view], position.byte)
+            if count < length:
+                count += read_exact(self._disk, handle, view[count:], position.byte + count)
         except OSError as error:
             raise disk_fault(error, segment.path, READ) from error
+        if count < length:
+            raise Damaged(segment.path, position.byte + count, None, length, count)
+        return count
 
     def available(self, position: Position) -> int:
         """Flushed bytes from ``position`` to the end of its segment."""

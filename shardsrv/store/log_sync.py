@@ -57,8 +57,8 @@ class SyncPlan:
                 path = self._log.directory
                 self._disk.fsync_dir(path)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and self._log.fenced is not None:
-                # The log was closed and its directory removed meanwhile: nothing is left that could be durable.
+            if self._log.closed:
+                # Deleted while the sync was out: nobody waits for it, and its files may be gone.
                 return
             self.failed = True
             fault = disk_fault(error, path, SYNC)

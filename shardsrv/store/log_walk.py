@@ -213,16 +213,15 @@ class LogWalker:
         if number == start and (resume is None or header.first_op <= resume.op):
             if resume is None and header.first_op != 1:
                 detail = f"the log begins at op {header.first_op} and there is no checkpoint of what was before"
-                self._record(1, header.first_op, 0, Shape.CHAIN, detail)
+                self._gap(1, header.first_op, detail)
                 return False
             walk.head_op, walk.head_checksum = header.first_op - 1, header.parent
             walk.next_offset = header.base_offset
             return True
         expected = walk.head_op + 1
         if header.first_op > expected and number == start:
-            # Head segments go oldest first and only after the checkpoint: no lost write explains a gap here.
             detail = f"the entries of ops {expected}..{header.first_op - 1}, behind the checkpoint, are missing"
-            self._record(expected, header.first_op, 0, Shape.CHAIN, detail)
+            self._gap(expected, header.first_op, detail)
             return False
         if header.first_op > expected:
             detail = f"the entries of ops {expected}..{header.first_op - 1} are missing"
@@ -349,6 +348,14 @@ class LogWalker:
 
     def _record(self, op: int, first_op: int, position: int, shape: Shape, detail: str) -> None:
         self.walk.damage = Damage(op, first_op, position, shape, detail)
+
+    def _gap(self, op: int, first_op: int, detail: str) -> None:
+        """The first file begins behind ``op``. Head segments go oldest first and only after the checkpoint: of what was
+        synced no lost write explains that. Names of new files that were not synced may be lost in any order."""
+        if op <= self._synced_op:
+            self._record(op, first_op, 0, Shape.CHAIN, detail)
+        else:
+            self._damage(op, first_op, 0, _core.BAD_HEADER, detail)
 
     def _damage(self, op: int, first_op: int, position: int, verdict: int, detail: str) -> None:
         """Classify the bytes at ``position`` of segment ``first_op`` and record them."""

@@ -20,6 +20,9 @@ from shardsrv.store.log_files import segment_path
 from shardsrv.store.log_reader import LogReader
 from shardsrv.store.segment import SEGMENT_HEADER, GroupIdentity, Segment, SegmentHeader
 
+CLOSED: Final = "closed"
+"""Why a closed log takes nothing more."""
+
 _NO_RESERVATION: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 """File systems that cannot reserve space: the log works without."""
 
@@ -235,6 +238,11 @@ class LogWriter(LogReader):
         if self._fence is None:
             self._fence = reason
             self._run = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether its owner closed the log while it was whole."""
+        return self._fence == CLOSED
 
     @property
     def fenced(self) -> str | None:

@@ -13,9 +13,13 @@ Layout, little-endian; the length must be exact (a file) or the rest of the slot
      28    n payload
    28+n    8 XXH3-64 of everything before
 
+Slots are written in turn, a first: slot a holds odd sequences, slot b even ones, and the two differ by one. Where a
+lost slot must be told from one never written, the first write fills both.
+
 Invariants: a slot is absent, valid or corrupt, and two slots give exactly one of Empty, Present, Unreadable. A corrupt
 slot makes the pair Unreadable even beside a valid one: renames are atomic, so bad bytes are rot of a record that was
-durable once, and nobody knows whether it was the newer. Pure: no disk in here.
+durable once, and nobody knows whether it was the newer. The same holds for a slot that is gone although a later record
+than the first was written, and for sequences that no writing in turn gives. Pure: no disk in here.
 """
 
 from __future__ import annotations
@@ -103,9 +107,15 @@ def encode_record(kind: Kind, sequence: int, payload: bytes) -> bytes:
     return head + _HASH.pack(xxh3(head))
 
 
+def is_zero(data: bytes | memoryview) -> bool:
+    """True when every byte is zero. A comparison: to strip a slot of zeros byte by byte is what a start would mostly
+    do."""
+    return data == bytes(len(data))
+
+
 def decode_slot(data: bytes | None, kind: Kind, *, padded: bool = False) -> Slot:
     """Classify one slot. ``padded``: the slot is larger than the record, and what follows it must be zero."""
-    if data is None or not data.strip(b"\0"):
+    if data is None or is_zero(data):
         return Absent()
     if len(data) < OVERHEAD:
         return Corrupt(f"{len(data)} bytes, a record has at least {OVERHEAD}")
@@ -120,7 +130,7 @@ def decode_slot(data: bytes | None, kind: Kind, *, padded: bool = False) -> Slot
     stored, computed = _HASH.unpack_from(data, end - 8)[0], xxh3(memoryview(data)[: end - 8])
     if stored != computed:
         return Corrupt(f"hash 0x{computed:016x} instead of the stored 0x{stored:016x}")
-    if data[end:].strip(b"\0"):
+    if not is_zero(data[end:]):
         return Corrupt("bytes behind the record are not zero")
     if found_kind != kind or sequence == 0 or parent != 0:
         return Corrupt(f"kind {found_kind}, sequence {sequence}, parent {parent} where kind {int(kind)} is expected")
@@ -128,12 +138,21 @@ def decode_slot(data: bytes | None, kind: Kind, *, padded: bool = False) -> Slot
 
 
 def choose(a: Slot, b: Slot) -> Outcome:
-    """The outcome of a pair of slots (S0-08, S0-09): a corrupt slot decides; else the highest sequence, a on a tie."""
+    """The outcome of a pair of slots (S0-08, S0-09): a corrupt or missing slot decides; else the highest sequence."""
     for number, slot in enumerate((a, b)):
         if isinstance(slot, Corrupt):
             return Unreadable(slot.version, number, slot.reason)
-    if isinstance(a, Valid) and (not isinstance(b, Valid) or a.sequence >= b.sequence):
-        return Present(a.payload, a.sequence, 0)
-    if isinstance(b, Valid):
-        return Present(b.payload, b.sequence, 1)
-    return Empty()
+    if isinstance(a, Absent) and isinstance(b, Absent):
+        return Empty()
+    if isinstance(a, Absent):
+        assert isinstance(b, Valid)
+        return Unreadable(None, 0, f"missing, although record {b.sequence} lies in the other slot")
+    assert isinstance(a, Valid)
+    if isinstance(b, Absent):
+        if a.sequence == 1:
+            return Present(a.payload, a.sequence, 0)
+        return Unreadable(None, 1, f"missing, although record {a.sequence} lies in the other slot")
+    assert isinstance(b, Valid)
+    if a.sequence % 2 == 0 or abs(a.sequence - b.sequence) != 1:
+        return Unreadable(None, 1, f"records {a.sequence} and {b.sequence} are not two that follow each other")
+    return Present(a.payload, a.sequence, 0) if a.sequence > b.sequence else Present(b.payload, b.sequence, 1)

@@ -144,10 +144,10 @@ LOG_DAMAGE: Table[Action] = Table(
 
 
 class SlotFact(enum.Enum):
-    """One slot: `NEWER` and `OLDER` are valid; in a tie slot a counts as the newer."""
+    """One slot; `OLDER` and `NEWER` are valid, against a valid other slot. A lone valid slot counts as `NEWER`."""
 
     ABSENT = "absent"
-    OLDER = "valid, not newer than the other"
+    OLDER = "valid, older than the other"
     NEWER = "valid, newer than the other"
     CORRUPT = "corrupt"
 
@@ -163,20 +163,30 @@ class SlotChoice(enum.Enum):
 
 _VALID = (SlotFact.OLDER, SlotFact.NEWER)
 _ABSENT, _CORRUPT = (SlotFact.ABSENT,), (SlotFact.CORRUPT,)
+_NOT_CORRUPT = (SlotFact.ABSENT, SlotFact.OLDER, SlotFact.NEWER)
 
 SLOT_PAIR: Table[SlotChoice] = Table(
     "two slots of one record",
-    (("slot a", tuple(SlotFact)), ("slot b", tuple(SlotFact))),
     (
-        Row("never written", (_ABSENT, _ABSENT), SlotChoice.EMPTY),
-        Row("only a", (_VALID, _ABSENT), SlotChoice.SLOT_A),
-        Row("only b", (_ABSENT, _VALID), SlotChoice.SLOT_B),
-        Row("a is newer", ((SlotFact.NEWER,), _VALID), SlotChoice.SLOT_A),
-        Row("b is newer", ((SlotFact.OLDER,), _VALID), SlotChoice.SLOT_B),
+        ("slot a", tuple(SlotFact)),
+        ("slot b", tuple(SlotFact)),
+        # Record 1 in slot a alone, or two numbers that follow each other with the odd one in slot a.
+        ("sequences as written in turn", (True, False)),
+    ),
+    (
+        Row("never written", (_ABSENT, _ABSENT, _ANY), SlotChoice.EMPTY),
+        Row("only the first record", (_VALID, _ABSENT, _YES), SlotChoice.SLOT_A),
+        # Slot b was written before slot a was written again: what is gone may be the newest record.
+        Row("slot b is gone", (_VALID, _ABSENT, _NO), SlotChoice.UNREADABLE),
+        Row("slot a is gone", (_ABSENT, _VALID, _ANY), SlotChoice.UNREADABLE),
+        Row("a is newer", ((SlotFact.NEWER,), _VALID, _YES), SlotChoice.SLOT_A),
+        Row("b is newer", ((SlotFact.OLDER,), _VALID, _YES), SlotChoice.SLOT_B),
+        # A block that was written to the wrong place, or not at all.
+        Row("records that do not follow each other", (_VALID, _VALID, _NO), SlotChoice.UNREADABLE),
         # Renames are atomic: bad bytes are rot of a durable record that may be the newer one (S0-13, as the reference
         # does).
-        Row("a is rotten", (_CORRUPT, _ANY), SlotChoice.UNREADABLE),
-        Row("b is rotten", ((SlotFact.ABSENT, SlotFact.OLDER, SlotFact.NEWER), _CORRUPT), SlotChoice.UNREADABLE),
+        Row("a is rotten", (_CORRUPT, _ANY, _ANY), SlotChoice.UNREADABLE),
+        Row("b is rotten", (_NOT_CORRUPT, _CORRUPT, _ANY), SlotChoice.UNREADABLE),
     ),
 )
 

@@ -1,8 +1,8 @@
 """Driver of one record in two files that are written in turn (S0-07).
 
-Invariants: a write goes to the slot that does not hold the newest record (a first); it is temp, sync, rename, sync
-directory, and success is told only after the last; one writer at a time; after Unreadable every write is refused, so
-that the evidence stays. Used by the superblock of the metadata plane and by partition checkpoints.
+Invariants: a write goes to the slot that does not hold the newest record, the first one to a and then to b; it is temp,
+sync, rename, sync directory, and success is told only after the last; one writer at a time; after Unreadable every
+write is refused, so that the evidence stays. Used by the superblock of the metadata plane and by partition checkpoints.
 """
 
 from __future__ import annotations
@@ -71,11 +71,19 @@ class SlotFiles:
         outcome = self._outcome
         if isinstance(outcome, Unreadable):
             raise UnreadableFault(self.path(outcome.slot), outcome.reason)
-        slot, sequence = (1 - outcome.slot, outcome.sequence + 1) if isinstance(outcome, Present) else (0, 1)
+        if isinstance(outcome, Present):
+            slot, sequence = 1 - outcome.slot, outcome.sequence + 1
+            writes = [(slot, sequence)]
+        else:
+            # The first one goes to both: from then on a slot that is gone is known to be lost.
+            slot, sequence = 1, 2
+            writes = [(0, 1), (1, 2)]
         self._writing = True
         self._outcome = None
         try:
-            replace_file(self._disk, self._directory, self._names[slot], [encode_record(self._kind, sequence, payload)])
+            for number, each in writes:
+                record = encode_record(self._kind, each, payload)
+                replace_file(self._disk, self._directory, self._names[number], [record])
         finally:
             self._writing = False
         self._outcome = Present(payload, sequence, slot)

@@ -43,3 +43,14 @@ def state_of(outcome: Outcome, paths: tuple[str, str]) -> VsrState | None:
         return VsrState.decode(outcome.payload)
     except DecodeError as error:
         raise SuperblockUndecodable(paths[outcome.slot], error.what, error.expected, error.found) from error
+
+
+def check_absence(path: str, snapshot_op: int, has_log: bool) -> None:
+    """A member without superblock is one that never ran (S0-10): its first record is durable before its first entry.
+
+    Raises:
+        SuperblockUnreadable: a snapshot above op 0, or a log, says that it did run (S0-14).
+    """
+    if snapshot_op or has_log:
+        what = f"a snapshot of op {snapshot_op}" if snapshot_op else "a log"
+        raise SuperblockUnreadable(path, f"missing beside {what}", None, None)

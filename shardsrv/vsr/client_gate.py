@@ -24,11 +24,40 @@ class ClientGate:
     """Admission and commit of metadata requests; requests of the node itself (client of zeros) pass without the
     table."""
 
-    __slots__ = ("_busy", "table")
+    __slots__ = ("_base", "_busy", "contradictions", "frontier", "table")
 
     def __init__(self, table: ClientTable) -> None:
         self.table = table
+        self.frontier = 0
+        """Op of a transferred table; entries at or below it have no effect on it, since it has seen them. 0 without
+        one, and never lower from one install to the next."""
+        self._base: ClientTable | None = None
+        self.contradictions = 0
+        """Transferred tables that differed from what the log gave at their frontier."""
         self._busy: dict[bytes, int] = {}
+
+    @property
+    def applied_table(self) -> ClientTable:
+        """The table as of the last applied entry: what a snapshot holds."""
+        return self.table if self._base is None else self._base
+
+    def restore(self, table: ClientTable) -> None:
+        """A snapshot was restored: ``table`` is its own."""
+        self.table = table
+        self._base = None
+        self._busy.clear()
+
+    def install(self, table: ClientTable, frontier: int, applied_op: int) -> None:
+        """Take a transferred table that was read when ``frontier`` was applied, at or above ``applied_op`` here.
+
+        The table as of ``applied_op`` goes on beside it up to the frontier: who is evicted by an entry concerns the
+        plane too, on every member at the same place of the log."""
+        if frontier < max(applied_op, self.frontier):
+            return
+        base = self.applied_table
+        self.table = table
+        self.frontier = frontier
+        self._base = base if frontier > applied_op else None
 
     def acting_user(self, request: Request, out: list[Any]) -> int:
         """The user that ``request`` acts as, if it may become an entry; -1 when its answer is in ``out``."""
@@ -83,6 +112,16 @@ class ClientGate:
 
     def commit(self, prepare: Any, plane: Plane) -> bytes:
         """Apply a committed entry to the plane and to the table; returns the reply body."""
+        if self._base is None:
+            return self._commit(prepare, plane, self.table)
+        reply = self._commit(prepare, plane, self._base)
+        if prepare.op >= self.frontier:
+            self.contradictions += self._base.state() != self.table.state()
+            self.table = self._base
+            self._base = None
+        return reply
+
+    def _commit(self, prepare: Any, plane: Plane, table: ClientTable) -> bytes:
         client = prepare.client
         operation = prepare.operation
         session = prepare.request_checksum_high
@@ -91,10 +130,10 @@ class ClientGate:
             return reply
         if operation == _LOGOUT:
             # A newer login may have taken the client id over while this logout was on its way: its session lives on.
-            if self.table.owns(client, session):
-                self.table.remove(client)
+            if table.owns(client, session):
+                table.remove(client)
         elif operation != _REGISTER:
-            self.table.commit_request(
+            table.commit_request(
                 client,
                 session,
                 prepare.request,
@@ -105,7 +144,7 @@ class ClientGate:
                 reply,
             )
         elif reply[:4] == _ACCEPTED[: len(reply)]:
-            victim = self.table.commit_register(client, prepare.user_id, prepare.op, prepare.timestamp, reply)
+            victim = table.commit_register(client, prepare.user_id, prepare.op, prepare.timestamp, reply)
             if victim is not None:
                 plane.client_gone(victim)
         return reply

@@ -163,8 +163,9 @@ class ClientTable:
             del entry.replies[0]
         self._order.move_to_end(entry.client)
 
-    def snapshot(self) -> list[Any]:
-        """The table as plain lists in slot order; see the module for the form."""
+    def rows(self) -> list[Any]:
+        """The clients in slot order: [slot, client, epoch, user_id, watermark, watermark_checksum, replies]. The lists
+        of replies are the table's own; a reply never changes."""
         return [
             [
                 entry.slot,
@@ -173,10 +174,21 @@ class ClientTable:
                 entry.user_id,
                 entry.watermark,
                 entry.watermark_checksum,
-                [list(attrs.astuple(reply)) for reply in entry.replies],
+                entry.replies,
             ]
             for entry in sorted(self._order.values(), key=lambda entry: entry.slot)
         ]
+
+    def snapshot(self) -> list[Any]:
+        """The table as plain lists in slot order; see the module for the form."""
+        rows = self.rows()
+        for row in rows:
+            row[6] = [list(attrs.astuple(reply)) for reply in row[6]]
+        return rows
+
+    def state(self) -> list[Any]:
+        """The table for comparing members: entries by client, without slots, which an install may renumber."""
+        return sorted([row[1], *row[2:6], tuple(row[6])] for row in self.rows())
 
     @classmethod
     def restore(cls, rows: Any, capacity: int) -> ClientTable:

@@ -9,6 +9,10 @@ cdef class Append(Record):
     cdef public object sync
 
 
+cdef class SyncLog(Record):
+    cdef public object token
+
+
 cdef class PersistState(Record):
     cdef public object token
     cdef public object state

@@ -24,6 +24,15 @@ class Append(Record):
         self.sync = sync
 
 
+class SyncLog(Record):
+    """Sync everything that was appended so far, also when nothing was. Answered by `Persisted(token, SYNCED)`."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+
 class PersistState(Record):
     """Write ``state`` (`VsrState`) to the superblock. At most one is outstanding per group (S0-15, S0-22)."""
 
@@ -81,7 +90,11 @@ class Refused(Record):
 
 
 class Send(Record):
-    """A frame for peer ``replica``."""
+    """A frame for member ``replica``; it may leave at once (what has to wait is held by the replica).
+
+    ``header`` is a control header of `wire.headers`, or the 256 bytes of a prepare; `frames.encode_frame` joins it with
+    ``body``. A frame may be lost, doubled or late: nothing depends on its arrival.
+    """
 
     __slots__ = ("body", "header", "replica")
 
@@ -92,8 +105,8 @@ class Send(Record):
 
 
 class TruncateFrom(Record):
-    """Remove entries from ``op`` on. A barrier: answered by `Persisted(token, SYNCED)` before any later append or
-    superblock write."""
+    """Remove the entries from ``op`` on. A barrier: what was appended before is written first, and nothing is appended
+    until `Truncated(token)` says that the cut and all that is left before it are synced."""
 
     __slots__ = ("op", "token")
 
@@ -103,7 +116,8 @@ class TruncateFrom(Record):
 
 
 class ReadPrepare(Record):
-    """Read the entry of ``op`` with identity ``checksum`` from the log. Answered by `PrepareRead`."""
+    """Read the entry of ``op`` from the log; with a ``checksum`` other than 0 only the one with that identity. Answered
+    by `PrepareRead`."""
 
     __slots__ = ("checksum", "op", "token")
 

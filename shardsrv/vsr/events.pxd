@@ -33,9 +33,11 @@ cdef class StatePersisted(Record):
 
 cdef class Tick(Record):
     cdef public object now
+    cdef public int ticks
 
 
 cdef class Message(Record):
+    cdef public int peer
     cdef public object header
     cdef public object body
     cdef public object now
@@ -44,3 +46,7 @@ cdef class Message(Record):
 cdef class PrepareRead(Record):
     cdef public object token
     cdef public object prepare
+
+
+cdef class Truncated(Record):
+    cdef public object token

@@ -61,8 +61,8 @@ class Request(Record):
 
 
 class Persisted(Record):
-    """The driver finished a write. ``token`` is that of the effect; for the log it covers every `Append` with a token
-    up to it."""
+    """The driver finished a write. ``token`` is that of the effect (`Append` or `SyncLog`); it covers every `Append`
+    with a token up to it. Tokens of a group rise with every effect that has one."""
 
     __slots__ = ("level", "token")
 
@@ -93,27 +93,42 @@ class StatePersisted(Record):
 
 
 class Tick(Record):
-    """Time passed."""
+    """``ticks`` times 10 ms passed; more than one at once only for a group that said it was `quiet`."""
 
-    __slots__ = ("now",)
+    __slots__ = ("now", "ticks")
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, ticks: int = 1) -> None:
         self.now = now
+        self.ticks = ticks
 
 
 class Message(Record):
-    """A frame of a peer, verified and decoded. ``header`` is a typed header of `wire.headers`, ``body`` its bytes."""
+    """A frame of ``peer``, the member that the link is bound to, verified and decoded by `frames.decode_frame`.
 
-    __slots__ = ("body", "header", "now")
+    ``header`` is a typed header of `wire.headers` with its ``body`` as bytes; or a `Prepare` (a live prepare), or a
+    `frames.RepairPrepare` (one that was asked for), whose bodies lie in the prepare.
+    """
 
-    def __init__(self, header: Any, body: Any, now: int) -> None:
+    __slots__ = ("body", "header", "now", "peer")
+
+    def __init__(self, peer: int, header: Any, body: Any, now: int) -> None:
+        self.peer = peer
         self.header = header
         self.body = body
         self.now = now
 
 
+class Truncated(Record):
+    """Answer to `TruncateFrom`: the entries are gone, and what is left of the log is synced."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+
 class PrepareRead(Record):
-    """Answer to `ReadPrepare`: the entry, or None when the log does not hold it."""
+    """Answer to `ReadPrepare`: the entry, or None when the log does not hold it (dropped, damaged, another entry)."""
 
     __slots__ = ("prepare", "token")
 

@@ -7,6 +7,7 @@ cdef class PipelineEntry:
     cdef public bint synced
     cdef public object appended_acks
     cdef public object synced_acks
+    cdef public object clock_refusals
     cdef public list waiters
 
     cpdef clear(self)

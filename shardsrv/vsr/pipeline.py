@@ -14,11 +14,20 @@ class PipelineEntry:
     """One op in flight.
 
     ``token`` is that of its `Append`; ``synced`` whether acknowledgements count only when synced; ``appended_acks``
-    and ``synced_acks`` are masks of the other members; ``waiters`` the origins of retries that came meanwhile (None:
-    none).
+    and ``synced_acks`` are masks of the other members, ``clock_refusals`` of those that refused its time; ``waiters``
+    the origins of retries that came meanwhile (None: none).
     """
 
-    __slots__ = ("appended_acks", "origin", "prepare", "synced", "synced_acks", "token", "waiters")
+    __slots__ = (
+        "appended_acks",
+        "clock_refusals",
+        "origin",
+        "prepare",
+        "synced",
+        "synced_acks",
+        "token",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.clear()
@@ -31,6 +40,7 @@ class PipelineEntry:
         self.synced = False
         self.appended_acks = 0
         self.synced_acks = 0
+        self.clock_refusals = 0
         self.waiters: list[Any] | None = None
 
 
@@ -65,6 +75,7 @@ class Pipeline:
         entry.waiters = None
         entry.appended_acks = 0
         entry.synced_acks = 0
+        entry.clock_refusals = 0
         self._spare.append(entry)
 
     def at(self, op: int) -> PipelineEntry | None:

@@ -15,7 +15,16 @@ combination of facts. Facts are True, False or None (does not matter); the colum
 | retry | no | yes | no | no | yes | no | yes | no | repeat the reply |
 | applied, reply gone | no | yes | no | no | yes | no | no | | 59 |
 
-Register and Logout have shorter tables of their own, below.
+Register and Logout have shorter tables of their own, below. Before all of them stands ROLE_TABLE, for both planes: who
+does not lead, or does not yet know everything that may have been acknowledged, accepts nothing (58).
+
+| row | fenced | in service | leads | caught up | |
+|---|---|---|---|---|---|
+| the group is fenced | yes | | | | 58 |
+| not in service yet | no | no | | | 58 |
+| not the primary | no | yes | no | | 58 |
+| not caught up | no | yes | yes | no | 58 |
+| serves | no | yes | yes | yes | goes on to the tables |
 """
 
 from __future__ import annotations
@@ -59,6 +68,25 @@ class Facts:
     digest_differs: bool
     reply_kept: bool
     secret: bool
+
+
+SERVES: Final = "serves"
+ROLE_FACTS: Final = ("fenced", "in service", "leads", "caught up")
+ROLE_TABLE: Final[tuple[tuple[tuple[bool | None, ...], str], ...]] = (
+    ((True, None, None, None), "the group is fenced"),
+    ((False, False, None, None), "not in service yet"),
+    ((False, True, False, None), "not the primary"),
+    ((False, True, True, False), "not caught up"),
+    ((False, True, True, True), SERVES),
+)
+
+
+def role(*facts: bool) -> str:
+    """The row of ROLE_TABLE for (fenced, in service, leads, caught up)."""
+    for row, label in ROLE_TABLE:
+        if all(want is None or want == have for want, have in zip(row, facts, strict=True)):
+            return label
+    raise AssertionError(f"no row decides {facts}")
 
 
 _Row = tuple[tuple[bool | None, ...], Decision]

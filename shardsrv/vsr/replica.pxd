@@ -8,29 +8,32 @@ from shardsrv.vsr.plane cimport Plane
 cdef class Replica:
     cdef bint _always_synced
     cdef long long _appended
-    cdef object _durable_state
-    cdef object _gate
-    cdef object _last_timestamp
-    cdef bint _leads
-    cdef Pipeline _pipeline
     cdef long long _quorum
-    cdef object _state
-    cdef long long _state_token
     cdef long long _synced
-    cdef long long _token
+    cdef public long long barrier
     cdef public object commit_max
     cdef public object commit_min
+    cdef public object durable_state
     cdef public str fence_reason
+    cdef public object gate
     cdef public object head_checksum
     cdef public object head_op
     cdef public object identity
+    cdef public object last_timestamp
+    cdef public bint leads
+    cdef public long long log_view
+    cdef public object member
+    cdef public Pipeline pipeline
     cdef public Plane plane
     cdef public object policy
+    cdef public long long state_token
     cdef public int status
+    cdef public long long token
     cdef public object view
+    cdef public object wanted_state
 
     cpdef list step(self, object event)
     cdef _request(self, Request request, list out)
     cdef _append(self, Request request, object user_id, list out)
-    cdef _advance_commit(self, list out)
-    cdef _commit(self, object prepare)
+    cpdef advance_commit(self, list out)
+    cpdef commit_entry(self, object prepare)

@@ -290,7 +290,9 @@ class Durability(enum.IntEnum):
 
 
 class AckedAs(enum.IntEnum):
-    """What a PrepareOk vouches for: the entry is in the log, or on stable storage."""
+    """What a PrepareOk vouches for: the entry is in the log, or on stable storage; or that it was refused for its
+    time."""
 
     APPENDED = 0
     SYNCED = 1
+    CLOCK_REFUSED = 2

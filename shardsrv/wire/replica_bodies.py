@@ -1,15 +1,13 @@
-"""Bodies of frames between replicas: log suffixes, incarnations, groups not served, the manifest of a state transfer.
+"""Bodies of frames between replicas: log suffixes, incarnations, groups not served.
 
 Suffix (DoViewChange, StartView): prepare headers of 256 bytes from the highest op down; slot i describes op - i; a slot
 that the sender does not hold is a blank (`PrepareHeader.blank`). Behind a DoViewChange's headers follow incarnations of
 16 bytes each. A body that is not empty hashes to `checksum_body` of its header. Not served (Commit): entries of `group
-u64, created_revision u64`. Manifest: "ISM1", `count u32, entry_length u8`, entries {`kind u8, frontier u64, length u64,
-checksum u64`}, XXH3-64 of all before it.
+u64, created_revision u64`. The manifest of a state transfer is `shardsrv.wire.manifest`.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -18,14 +16,11 @@ import attrs
 import xxhash
 
 from shardsrv.errors import DecodeError, EncodeError, SealMismatch
-from shardsrv.wire.constants import HEADER_SIZE, MAX_OP
+from shardsrv.wire.constants import HEADER_SIZE
 from shardsrv.wire.cursor import Buffer, Cursor
 from shardsrv.wire.prepare_header import PrepareHeader
 from shardsrv.wire.replica_headers import MAX_REPLICAS, MAX_SUFFIX
 
-MANIFEST_MAGIC: Final = b"ISM1"
-MANIFEST_ENTRY_SIZE: Final = 25
-MAX_MANIFEST_ENTRIES: Final = 65_536
 INCARNATION_SIZE: Final = 16
 
 
@@ -101,59 +96,3 @@ def decode_not_served(body: Buffer) -> tuple[GroupLife, ...]:
         raise DecodeError("groups not served", 0, "a multiple of 16 bytes", len(body))
     cursor = Cursor(body)
     return tuple([GroupLife(cursor.u64(), cursor.u64()) for _ in range(len(body) // 16)])
-
-
-class ArtifactKind(enum.IntEnum):
-    METADATA_SNAPSHOT = 0
-    CLIENT_TABLE = 1
-    SEGMENT = 2
-    CONSUMER_OFFSETS = 3
-
-
-@attrs.frozen
-class Artifact:
-    """One thing to transfer: `length` bytes whose XXH3-64 is `checksum`; what `frontier` counts depends on the kind."""
-
-    kind: int
-    frontier: int
-    length: int
-    checksum: int
-
-
-def encode_manifest(artifacts: Sequence[Artifact]) -> bytes:
-    """The manifest of a transfer; raises EncodeError."""
-    if len(artifacts) > MAX_MANIFEST_ENTRIES:
-        raise EncodeError(what="manifest", value=len(artifacts))
-    out = bytearray(MANIFEST_MAGIC)
-    out += len(artifacts).to_bytes(4, "little")
-    out.append(MANIFEST_ENTRY_SIZE)
-    for artifact in artifacts:
-        out.append(artifact.kind)
-        for value in (artifact.frontier, artifact.length, artifact.checksum):
-            out += value.to_bytes(8, "little")
-    return bytes(out) + xxhash.xxh3_64_intdigest(out).to_bytes(8, "little")
-
-
-def decode_manifest(body: Buffer) -> tuple[Artifact, ...]:
-    """The artifacts of a manifest; longer entries of a later release are accepted. Raises DecodeError."""
-    cursor = Cursor(body)
-    if bytes(cursor.take(4)) != MANIFEST_MAGIC:
-        raise DecodeError("manifest magic", 0, MANIFEST_MAGIC, bytes(memoryview(body)[:4]))
-    count, entry_length = cursor.u32(), cursor.u8()
-    if entry_length < MANIFEST_ENTRY_SIZE or count > MAX_MANIFEST_ENTRIES:
-        raise DecodeError("manifest", 4, f"at most {MAX_MANIFEST_ENTRIES} entries of {MANIFEST_ENTRY_SIZE}", count)
-    entries = Cursor(cursor.take(count * entry_length))
-    end = cursor.position
-    stored = cursor.u64()
-    if cursor.remaining:
-        raise DecodeError("manifest", cursor.position, "the end", f"{cursor.remaining} more bytes")
-    if stored != xxhash.xxh3_64_intdigest(memoryview(body)[:end]):
-        raise SealMismatch("manifest", end, stored, xxhash.xxh3_64_intdigest(memoryview(body)[:end]))
-    return tuple([_artifact(Cursor(entries.take(entry_length)), index) for index in range(count)])
-
-
-def _artifact(cursor: Cursor, index: int) -> Artifact:
-    artifact = Artifact(cursor.u8(), cursor.u64(), cursor.u64(), cursor.u64())
-    if artifact.kind > ArtifactKind.CONSUMER_OFFSETS or max(artifact.frontier, artifact.length) > MAX_OP:
-        raise DecodeError(f"manifest entry {index}", 0, "a known kind within bounds", artifact.kind)
-    return artifact

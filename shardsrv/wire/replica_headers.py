@@ -2,8 +2,9 @@
 
 Every control frame is sealed (see `shardsrv.wire.layout`) and carries the partition's created_revision at bytes 64..72
 of the prefix, so that a frame of a deleted partition never reaches the one that reuses its id.
-Beyond the reference layout: created_revision everywhere; PrepareOk says appended or synced; a DoViewChange carries
-incarnations behind its headers; a Commit may have a body (groups led but not served).
+Beyond the reference layout: created_revision everywhere; PrepareOk says appended, synced or refused; a DoViewChange
+carries incarnations behind its headers; a Commit may have a body (groups led but not served); RequestStartView names
+the prober's durable incarnation; RequestPrepares can ask for committed entries only.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class ControlHeader(Header):
 
 @attrs.frozen(kw_only=True)
 class PrepareOkHeader(ControlHeader):
-    """Acknowledges an entry. `view` is the acknowledging replica's; `acked_as` 0 appended, 1 synced."""
+    """Acknowledges an entry. `view` is the acknowledging replica's; `acked_as` 0 appended, 1 synced, 2 refused: its
+    time
+    is too far from the clock of the sender."""
 
     layout: ClassVar[Layout] = control_layout(
         Command.PREPARE_OK,
@@ -86,7 +89,7 @@ class PrepareOkHeader(ControlHeader):
 
     def validate(self) -> None:
         ControlHeader.validate(self)
-        require(self.acked_as <= AckedAs.SYNCED, "acked_as", 208, "0 or 1", self.acked_as)
+        require(self.acked_as <= AckedAs.CLOCK_REFUSED, "acked_as", 208, "0, 1 or 2", self.acked_as)
 
 
 @attrs.frozen(kw_only=True)
@@ -206,13 +209,19 @@ class StartViewHeader(ControlHeader):
 
 @attrs.frozen(kw_only=True)
 class RequestStartViewHeader(ControlHeader):
-    """A prober asks for the current view; `incarnation` is its nonce."""
+    """A prober asks for the current view; `incarnation` is the nonce of its boot, `member` the incarnation that its
+    superblock holds."""
 
     layout: ClassVar[Layout] = control_layout(
-        Command.REQUEST_START_VIEW, number(128, U64, "group"), reserved(136, 240), number(240, U128, "incarnation")
+        Command.REQUEST_START_VIEW,
+        number(128, U64, "group"),
+        reserved(136, 224),
+        number(224, U128, "member"),
+        number(240, U128, "incarnation"),
     )
 
     group: int = 0
+    member: int = 0
     incarnation: int = 0
 
     def validate(self) -> None:
@@ -222,7 +231,7 @@ class RequestStartViewHeader(ControlHeader):
 
 @attrs.frozen(kw_only=True)
 class RequestPreparesHeader(ControlHeader):
-    """Asks for the entries from_op..to_op."""
+    """Asks for the entries from_op..to_op; `committed_only` for nothing above what the server has applied."""
 
     layout: ClassVar[Layout] = control_layout(
         Command.REQUEST_PREPARES,
@@ -230,17 +239,20 @@ class RequestPreparesHeader(ControlHeader):
         number(144, U62, "from_op"),
         number(152, U62, "to_op"),
         number(160, U64, "group"),
-        reserved(168, 256),
+        number(168, U8, "committed_only"),
+        reserved(169, 256),
     )
 
     nonce: int = 0
     from_op: int = 0
     to_op: int = 0
     group: int = 0
+    committed_only: int = 0
 
     def validate(self) -> None:
         ControlHeader.validate(self)
         require(1 <= self.from_op <= self.to_op, "from_op", 144, f"1..{self.to_op}", self.from_op)
+        require(self.committed_only <= 1, "committed_only", 168, "0 or 1", self.committed_only)
 
 
 _REPAIR_END: Final = (number(128, U128, "nonce"), number(144, U62, "op"), number(152, U64, "group"), reserved(160, 256))

@@ -243,9 +243,9 @@ GATE_FAULTS = {
         "            del self._busy[client]\n",
         "            self._busy[client] = 1\n",
     ),
-    "replies are not kept": ("            self.table.commit_request(\n", "            (lambda *_: None)(\n"),
-    "a logout forgets nothing": ("self.table.remove(client)", "pass"),
-    "a logout of an older session removes the newer one": ("if self.table.owns(client, session):", "if True:"),
+    "replies are not kept": ("            table.commit_request(\n", "            (lambda *_: None)(\n"),
+    "a logout forgets nothing": ("                table.remove(client)\n", "                pass\n"),
+    "a logout of an older session removes the newer one": ("if table.owns(client, session):", "if True:"),
 }
 
 TABLE_FAULTS = {

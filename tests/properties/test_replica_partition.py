@@ -164,17 +164,17 @@ REPLICA_FAULTS = {
         "timestamp = now if now > last else last + 1",
         "timestamp = now",
     ),
-    "recovery forgets the newest timestamp": ("self._last_timestamp = prepare.timestamp", "pass"),
+    "recovery forgets the newest timestamp": ("self.last_timestamp = prepare.timestamp", "pass"),
     "recovery forgets the identity of the head": (
-        "self.head_checksum = prepare.checksum\n        self._last_timestamp = prepare",
-        "self._last_timestamp = prepare",
+        "self.head_checksum = prepare.checksum\n        self.last_timestamp = prepare",
+        "self.last_timestamp = prepare",
     ),
     "a group whose write failed goes on": ("self.status = FENCED\n", "pass\n"),
     "a later entry commits before an earlier one": ("entry = entries[0]", "entry = entries[-1]"),
     "the session is not kept in the entry": ("request_checksum_high=request.session", "request_checksum_high=0"),
     "a group serves before its first record is durable": (
-        "self._write_state(out)\n        else:",
-        "self.status = NORMAL\n            self._write_state(out)\n        else:",
+        "self.write_state(out)\n        else:",
+        "self.status = NORMAL\n            self.write_state(out)\n        else:",
     ),
     "the full pipeline takes one more": ("if len(pipeline.entries) >= pipeline.depth:", "if False:"),
 }

@@ -91,29 +91,34 @@ def test_the_table_never_cuts_what_was_synced_and_never_cuts_a_broken_chain() ->
 
 
 def test_two_slots_are_chosen_as_the_table_says() -> None:
-    sequence = {SlotFact.OLDER: 3, SlotFact.NEWER: 4}
-    for a, b in recovery.SLOT_PAIR.combinations():
-        if a in sequence and b in sequence and a is b:
-            other = Valid(3, b"b")  # a tie: slot a counts as the newer
-            assert choose(Valid(3, b"a"), other) == Present(b"a", 3, 0)
-            continue
-        slots = [
-            Absent()
-            if fact is SlotFact.ABSENT
-            else Corrupt("rot", 9)
-            if fact is SlotFact.CORRUPT
-            else Valid(sequence[fact], name)
-            for fact, name in ((a, b"a"), (b, b"b"))
-        ]
-        outcome = choose(slots[0], slots[1])
-        expected = recovery.SLOT_PAIR.decide(a, b).decision
-        if expected is SlotChoice.EMPTY:
-            assert outcome == Empty()
-        elif expected is SlotChoice.UNREADABLE:
-            assert isinstance(outcome, Unreadable) and outcome.version == 9
-        else:
-            assert isinstance(outcome, Present)
-            assert outcome.slot == (0 if expected is SlotChoice.SLOT_A else 1)
+    """For every combination of slots with sequences 0 (absent) to 5, and a corrupt one."""
+    slots: list[Any] = [Absent(), *(Valid(sequence, bytes([sequence])) for sequence in range(1, 6)), Corrupt("rot", 9)]
+    choices = set()
+    for a in slots:
+        for b in slots:
+            x, y = getattr(a, "sequence", 0), getattr(b, "sequence", 0)
+            in_turn = (x, y) == (1, 0) or (x % 2 == 1 and abs(x - y) == 1)
+            row = recovery.SLOT_PAIR.decide(_slot_fact(a, x > y), _slot_fact(b, y > x), in_turn)
+            choices.add(row.label)
+            outcome = choose(a, b)
+            if row.decision is SlotChoice.EMPTY:
+                assert outcome == Empty()
+            elif row.decision is SlotChoice.UNREADABLE:
+                assert isinstance(outcome, Unreadable) and outcome.reason
+                assert outcome.version == (9 if isinstance(a, Corrupt) or isinstance(b, Corrupt) else None)
+            else:
+                chosen = max(x, y)
+                assert outcome == Present(bytes([chosen]), chosen, 0 if row.decision is SlotChoice.SLOT_A else 1)
+                assert chosen == (x if row.decision is SlotChoice.SLOT_A else y)
+    assert choices == {row.label for row in recovery.SLOT_PAIR.rows}
+
+
+def _slot_fact(slot: Any, newer: bool) -> SlotFact:
+    if isinstance(slot, Absent):
+        return SlotFact.ABSENT
+    if isinstance(slot, Corrupt):
+        return SlotFact.CORRUPT
+    return SlotFact.NEWER if newer else SlotFact.OLDER
 
 
 def test_the_superblock_is_checked_against_the_snapshot_before_it_is_believed() -> None:
@@ -250,12 +255,10 @@ def test_a_missing_segment_is_found(tmp_path: Path, gone: int) -> None:
     files = segment_files(tmp_path)
     assert len(files) == 4
     files[gone].unlink()
-    if gone == 0:
-        fault = refused(tmp_path, LogFacts(0, **POWER_LOSS), segment_size=300)
-        assert "no checkpoint" in str(fault)
-        return
     fault = refused(tmp_path, LogFacts(4, **POWER_LOSS), segment_size=300)
     assert (fault.op, fault.action) == (gone + 1, "refuse")
+    assert gone or "no checkpoint" in str(fault)
+    assert refused(tmp_path, LogFacts(0, **KILLED), segment_size=300).op == gone + 1
     log, found = open_log(tmp_path, facts=LogFacts(gone, **POWER_LOSS), segment_size=300)
     assert (log.head_op, found.cut_op) == (gone, gone + 1)
     assert len(segment_files(tmp_path)) == gone
@@ -373,12 +376,18 @@ def test_the_synced_entry_must_be_the_one_the_boot_record_knows(tmp_path: Path) 
     assert (log.synced_op, log.synced_checksum) == (3, made[2].checksum)
 
 
-def test_a_gap_behind_the_checkpoint_is_never_cut(tmp_path: Path) -> None:
+def test_a_gap_behind_the_checkpoint_is_cut_only_where_nothing_was_synced(tmp_path: Path) -> None:
+    """Names of files that were not synced are lost in any order; what was synced is not lost to power."""
     made = build(tmp_path, 4, segment_size=300)
     for path in segment_files(tmp_path)[:2]:
         path.unlink()
-    fault = refused(tmp_path, LogFacts(0, **POWER_LOSS), resume=ResumePoint(1, made[0].checksum), segment_size=300)
+    resume = ResumePoint(1, made[0].checksum)
+    fault = refused(tmp_path, LogFacts(2, **POWER_LOSS), resume=resume, segment_size=300)
     assert (fault.op, fault.shape) == (2, Shape.CHAIN.value)
+    assert refused(tmp_path, LogFacts(0, **KILLED), resume=resume, segment_size=300).shape == Shape.BAD_INSIDE.value
+    log, found = open_log(tmp_path, facts=LogFacts(0, **POWER_LOSS), resume=resume, segment_size=300)
+    assert (log.head_op, log.head_checksum, found.cut_op) == (1, made[0].checksum, 2)
+    assert segment_files(tmp_path) == []
 
 
 # --- the tail --------------------------------------------------------------------------------------------------------

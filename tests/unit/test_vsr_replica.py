@@ -13,6 +13,7 @@ from shardsrv.vsr.plane import Plane
 from shardsrv.vsr.policy import metadata_policy, partition_policy
 from shardsrv.vsr.replica import FENCED, NORMAL, RECOVERING, GroupIdentity, Replica
 from shardsrv.vsr.state import VsrState
+from shardsrv.wire.replica_headers import PrepareOkHeader
 from tests.support.groups import CLUSTER, GROUP, PURGE, SEND, PartitionWorld, batch, client_id
 
 REGISTER, LOGOUT, CREATE_STREAM = 1, 3, 128
@@ -324,10 +325,25 @@ def test_a_replica_in_service_replays_nothing() -> None:
 def member(members: int, durability: int) -> tuple[Replica, Append]:
     world = PartitionWorld()
     identity = GroupIdentity(CLUSTER, GROUP, 7, 0, members)
-    replica = Replica.recover(identity, partition_policy(), world.plane, VsrState(CLUSTER, 0, members))
-    assert replica.start() == []
-    (append,) = replica.step(world.request(SEND, 1, 1, batch(b"a"), durability=durability))
+    replica = Replica.recover(identity, partition_policy(), world.plane, None)
+    (write,) = replica.start()
+    replica.step(StatePersisted(write.token, write.state))
+    append, *sends = replica.step(world.request(SEND, 1, 1, batch(b"a"), durability=durability))
+    assert [send.replica for send in sends] == list(range(1, members))
     return replica, append
+
+
+def acknowledge(replica: Replica, peer: int, op: int, checksum: int, synced: bool) -> list[Any]:
+    header = PrepareOkHeader(
+        cluster=CLUSTER,
+        replica=peer,
+        group=GROUP,
+        created_revision=7,
+        op=op,
+        prepare_checksum=checksum,
+        acked_as=int(synced),
+    )
+    return replica.step(Message(peer, header, b"", 0))
 
 
 @pytest.mark.parametrize("members", range(1, 8))
@@ -340,8 +356,8 @@ def test_an_op_commits_with_a_majority_at_the_level_that_it_asks_for(members: in
     for peer in range(1, members // 2 + 1):
         assert committed == [], f"committed with {peer} of {members}"
         if synced:
-            assert replica.acknowledge(peer, 1, checksum, False) == [], "appended is not enough"
-        committed = replica.acknowledge(peer, 1, checksum, synced)
+            assert acknowledge(replica, peer, 1, checksum, False) == [], "appended is not enough"
+        committed = acknowledge(replica, peer, 1, checksum, synced)
     assert kinds(committed) == ["Committed"]
 
 
@@ -357,29 +373,31 @@ def test_the_same_member_counts_once_and_strangers_not_at_all() -> None:
         (2, 2, checksum),
         (2, 1, 5),
     ):
-        assert replica.acknowledge(peer, op, identity, True) == []
-    assert kinds(replica.acknowledge(2, 1, checksum, False)) == ["Committed"]
+        assert acknowledge(replica, peer, op, identity, True) == []
+    assert kinds(acknowledge(replica, 2, 1, checksum, False)) == ["Committed"]
+    assert replica.dropped == {"no such member": 2, "acknowledges nothing in flight": 2}
 
 
 def test_nothing_commits_that_the_own_log_does_not_hold() -> None:
     replica, append = member(3, 0)
-    assert replica.acknowledge(1, 1, append.prepare.checksum, True) == []
-    assert replica.acknowledge(2, 1, append.prepare.checksum, True) == []
+    assert acknowledge(replica, 1, 1, append.prepare.checksum, True) == []
+    assert acknowledge(replica, 2, 1, append.prepare.checksum, True) == []
     assert kinds(replica.step(Persisted(append.token, APPENDED))) == ["Committed"]
 
 
 def test_a_member_that_does_not_lead_accepts_nothing() -> None:
     world = PartitionWorld()
     identity = GroupIdentity(CLUSTER, GROUP, 7, 1, 3)
-    replica = Replica.recover(identity, partition_policy(), world.plane, VsrState(CLUSTER, 1, 3))
-    replica.start()
+    replica = Replica.recover(identity, partition_policy(), world.plane, None)
+    (write,) = replica.start()
+    replica.step(StatePersisted(write.token, write.state))
     (refused,) = replica.step(world.request(SEND, 1, 1, batch(b"a")))
     assert (refused.status, refused.reason) == (58, "not the primary")
 
 
 def test_frames_of_peers_change_nothing_and_what_is_no_event_is_an_error() -> None:
     world = PartitionWorld()
-    assert world.replica.step(Message(None, b"", 0)) == []
+    assert world.replica.step(Message(1, None, b"", 0)) == []
     with pytest.raises(TypeError):
         world.replica.step("event")
 

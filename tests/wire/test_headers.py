@@ -353,7 +353,7 @@ def violations() -> list[tuple[str, h.Header]]:
         ("window without reason 14", eviction, {"protocol_version": 1, "protocol_version_min": 1}),
         ("reason 14 without a window", eviction, {"reason": 14}),
         ("eviction with a body", eviction, {"size": 257}),
-        ("acknowledgement level", h.PrepareOkHeader(), {"acked_as": 2}),
+        ("acknowledgement level", h.PrepareOkHeader(), {"acked_as": 3}),
         ("acknowledgement with a body", h.PrepareOkHeader(), {"size": 300}),
         ("replica", h.CommitHeader(), {"replica": 32}),
         ("group", h.CommitHeader(), {"group": METADATA_GROUP + 1}),

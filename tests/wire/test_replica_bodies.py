@@ -1,4 +1,4 @@
-"""Suffixes, heartbeats and manifests between replicas: round trips and refusals."""
+"""Suffixes and heartbeats between replicas: round trips and refusals."""
 
 from __future__ import annotations
 
@@ -79,43 +79,11 @@ def test_groups_not_served(lives: list[bodies.GroupLife]) -> None:
         bodies.decode_not_served(body + b"x")
 
 
-ARTIFACTS = st.lists(
-    st.builds(
-        bodies.Artifact,
-        st.integers(0, 3),
-        st.integers(0, 2**62 - 1),
-        st.integers(0, 2**62 - 1),
-        st.integers(0, 2**64 - 1),
-    ),
-    max_size=4,
-)
-
-
-@some
-@given(artifacts=ARTIFACTS, position=st.integers(0), bit=st.integers(0, 7))
-def test_manifests(artifacts: list[bodies.Artifact], position: int, bit: int) -> None:
-    body = bodies.encode_manifest(artifacts)
-    assert bodies.decode_manifest(body) == tuple(artifacts)
-    damaged = bytearray(body)
-    damaged[position % len(damaged)] ^= 1 << bit
-    for bad in (bytes(damaged), body + b"x", body[:-1]):
-        with pytest.raises(DecodeError):
-            bodies.decode_manifest(bad)
-
-
-def test_longer_manifest_entries_are_accepted() -> None:
-    body = b"ISM1" + b"\x01\x00\x00\x00" + b"\x1b" + b"\x02" + (7).to_bytes(8, "little") + bytes(16) + b"xx"
-    body += xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
-    assert bodies.decode_manifest(body) == (bodies.Artifact(2, 7, 0, 0),)
-
-
 @some
 @given(body=st.binary(max_size=600), op=st.integers(0, 5), incarnations=st.integers(0, 3))
 def test_only_typed_errors_leave(body: bytes, op: int, incarnations: int) -> None:
     for decode in (
         lambda: bodies.decode_suffix(body, op, incarnations),
-        lambda: bodies.decode_manifest(body),
-        lambda: bodies.decode_manifest(b"ISM1" + body),
         lambda: bodies.decode_not_served(body),
     ):
         try:

@@ -1,0 +1,111 @@
+"""The end of a run: when it has converged, and what must then be equal, byte by byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardsrv._core import xxh3
+from shardsrv.errors import Damaged
+from shardsrv.sim.oracles import Violation
+from shardsrv.store.group_key import METADATA
+from shardsrv.vsr.replica import NORMAL
+
+if TYPE_CHECKING:
+    from shardsrv.sim.groups import SimGroup
+    from shardsrv.sim.node import Node
+    from shardsrv.sim.world import World
+
+
+def _groups(node: Node) -> dict[object, SimGroup]:
+    assert node.metadata is not None
+    return {METADATA: node.metadata} | {group.key: group for group in node.groups.values()}
+
+
+def unsettled(world: World) -> str:
+    """Why the run has not converged; empty when every member is up and serves the same groups at the same commit, with
+    nothing in flight and nobody waiting."""
+    for client in world.clients:
+        if client.asking:
+            return f"client {client.index} waits for {client.kind}"
+    marks: dict[object, int] | None = None
+    for node in world.nodes:
+        if world.spoiled(node) and (node.halted is not None or node.doubtful):
+            # What it refuses by name is no longer asked of it; the others are fewer than all and enough.
+            continue
+        if not node.up or node.metadata is None:
+            return f"{node.name} is down"
+        if node.busy:
+            return f"{node.name} has something to write"
+        found = {}
+        for key, group in _groups(node).items():
+            reason = _group_unsettled(group)
+            if reason:
+                return f"{node.name} {key} {reason}"
+            found[key] = group.replica.commit_min
+        if marks is not None and found != marks:
+            return f"{node.name} differs from {world.nodes[0].name}"
+        marks = found
+    return ""
+
+
+def _group_unsettled(group: SimGroup) -> str:
+    replica = group.replica
+    if replica.status != NORMAL or group.fault is not None:
+        return f"has status {replica.status}, fault {group.fault!r}"
+    if replica.in_flight or group.waiting or replica.head_op != replica.commit_min:
+        return f"has {replica.in_flight} in flight, {len(group.waiting)} waiting"
+    if group.checkpointing:
+        return "makes a checkpoint"
+    return "waits for a purge" if getattr(group, "purging", False) else ""
+
+
+def check_final(world: World) -> None:
+    """States and logs of all members are equal, and hold what was acknowledged."""
+    states: dict[object, tuple[str, int]] = {}
+    logs: dict[tuple[object, int], int] = {}
+    for node in world.nodes:
+        if world.spoiled(node) and (node.halted is not None or node.doubtful):
+            world.reached("refused at the end")
+            continue
+        assert node.metadata is not None
+        owned = {(item.identity.group, item.identity.created_revision) for item in node.metadata.plane.owned()}
+        held = {(key.group, key.created_revision) for key in (group.key for group in node.groups.values())}
+        if owned != held:
+            raise Violation("partitions", f"{node.name} serves {sorted(held)}, metadata has {sorted(owned)}")
+        for key, group in _groups(node).items():
+            _compare_state(node, key, group, states)
+            try:
+                _compare_log(node, key, group, logs)
+            except Damaged:
+                # Old segments are read when somebody asks for them: that they are refused is what is promised.
+                if not world.spoiled(node):
+                    raise
+                world.reached("damage found at the end")
+            world.oracles.acknowledged.converged(group.key, group.replica.commit_min)
+
+
+def _compare_state(node: Node, key: object, group: SimGroup, states: dict[object, tuple[str, int]]) -> None:
+    if key == METADATA:
+        table = group.replica.table
+        assert table is not None
+        payload = group.plane.encode_snapshot(group.applied_checksum, 0, table.snapshot())
+    else:
+        payload = group.plane.checkpoint(group.applied_checksum)
+    digest = xxh3(payload)
+    first = states.setdefault(key, (node.name, digest))
+    if first[1] != digest:
+        raise Violation("states", f"{key}: {node.name} and {first[0]} end in other states")
+
+
+def _compare_log(node: Node, key: object, group: SimGroup, logs: dict[tuple[object, int], int]) -> None:
+    """Stored bytes: the header as it lies on disk and the body behind it."""
+    expected = group.log.first_op
+    for prepare in group.log.scan(1):
+        if prepare.op != expected:
+            raise Violation("logs", f"{key}: {node.name} has op {prepare.op} where {expected} should be")
+        expected += 1
+        digest = xxh3(bytes(prepare.header) + bytes(prepare.body))
+        if logs.setdefault((key, prepare.op), digest) != digest:
+            raise Violation("logs", f"{key}: {node.name} holds other bytes at op {prepare.op}")
+    if expected != group.replica.commit_min + 1:
+        raise Violation("logs", f"{key}: {node.name} ends at op {expected - 1}, not {group.replica.commit_min}")

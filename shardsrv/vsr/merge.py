@@ -1,0 +1,228 @@
+"""What the log of the next view is, from the votes of its members: a pure function.
+
+Invariants:
+
+* an entry that may have been acknowledged is never dropped: it takes the denials of a nack quorum of trusted votes, or
+  the logs of all members;
+* nothing at or below a commit point that any vote names is dropped;
+* the entries that are decided chain, or the merge refuses and changes nothing;
+* a vote of a suspect denies nothing, and counts towards no quorum unless every member has voted; a vote of an earlier
+  incarnation does not count at all.
+
+Each op above the commit point is decided by the first row of OP_TABLE whose facts hold:
+
+| row | nack quorum denies | header known | conflict | copy held | all voted | only suspects silent | verdict |
+|---|---|---|---|---|---|---|---|
+| conflict | | | yes | | | | REFUSE |
+| denied | yes | | no | | | | CUT |
+| kept | no | yes | no | yes | | | KEEP |
+| missing | no | | no | | no | | WAIT |
+| lost within the window | no | | no | | yes | yes | CUT |
+| damaged everywhere | no | | no | | yes | no | REFUSE |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from shardsrv.vsr.quorum import nack_quorum, view_change_quorum
+
+KEEP: Final = "keep"
+CUT: Final = "cut"
+WAIT: Final = "wait"
+REFUSE: Final = "refuse"
+
+SUFFIX_MAX: Final = 128
+"""Slots of a vote."""
+
+
+@attrs.frozen
+class Vote:
+    """What one member says about its log.
+
+    ``headers`` by op (headers have op, checksum, parent, commit), ``present`` and ``nacks`` the ops whose entries it
+    holds, or never had. ``incarnation`` is its own, ``incarnations`` what it knows of the members (0: nothing).
+    """
+
+    replica: int
+    log_view: int
+    op: int
+    commit: int
+    headers: Mapping[int, Any]
+    present: frozenset[int]
+    nacks: frozenset[int]
+    suspect: bool = False
+    incarnation: int = 0
+    incarnations: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class Decided:
+    """The log of the view: entries up to ``head``; everything at or below ``commit`` is committed.
+
+    ``headers`` by op: each op above ``commit``, and that of ``commit`` where it is known. ``holders``: by op the mask
+    of members that hold the entry. ``committed_by``: by member the commit point of its vote.
+    """
+
+    commit: int
+    head: int
+    headers: Mapping[int, Any]
+    holders: Mapping[int, int]
+    committed_by: Mapping[int, int]
+
+
+@attrs.frozen
+class Wait:
+    """More votes may decide; ``reason`` says what is missing."""
+
+    reason: str
+
+
+@attrs.frozen
+class Refused:
+    """No further vote can decide: ``reason``, at ``op`` where it is about one."""
+
+    reason: str
+    op: int = 0
+
+
+_Row = tuple[tuple[bool | None, ...], str, str]
+
+OP_FACTS: Final = (
+    "a nack quorum denies it",
+    "its header is known",
+    "two canonical votes differ",
+    "a copy is held",
+    "all members voted",
+    "only suspects are silent",
+)
+OP_TABLE: Final[tuple[_Row, ...]] = (
+    # denied, header known, conflict, copy held, all voted, only suspects silent
+    ((None, None, True, None, None, None), REFUSE, "conflict"),
+    ((True, None, False, None, None, None), CUT, "denied"),
+    ((False, True, False, True, None, None), KEEP, "kept"),
+    ((False, True, False, False, False, None), WAIT, "missing"),
+    ((False, False, False, None, False, None), WAIT, "missing"),
+    ((False, True, False, False, True, True), CUT, "lost within the window"),
+    ((False, False, False, None, True, True), CUT, "lost within the window"),
+    ((False, True, False, False, True, False), REFUSE, "damaged everywhere"),
+    ((False, False, False, None, True, False), REFUSE, "damaged everywhere"),
+)
+
+
+def decide_op(*facts: bool) -> tuple[str, str]:
+    """(verdict, row) of the first row that matches the six facts."""
+    for row, verdict, label in OP_TABLE:
+        if all(want is None or want == have for want, have in zip(row, facts, strict=True)):
+            return verdict, label
+    raise AssertionError(f"no row decides {facts}")
+
+
+def present_incarnations(votes: Sequence[Vote], members: int, known: Sequence[int]) -> list[int]:
+    """The latest incarnation of each member that anybody has heard of; a later one is greater."""
+    latest = [0] * members
+    for incarnations in (known, *(vote.incarnations for vote in votes)):
+        for replica, incarnation in enumerate(incarnations[:members]):
+            latest[replica] = max(latest[replica], incarnation)
+    return latest
+
+
+def merge(votes: Sequence[Vote], members: int, known: Sequence[int] = ()) -> Decided | Wait | Refused:
+    """The log of the view that ``votes`` (one a member, in any order) elect; ``known`` as in `present_incarnations`."""
+    latest = present_incarnations(votes, members, known)
+    present = [vote for vote in votes if vote.incarnation >= latest[vote.replica]]
+    counted = sorted(present, key=lambda vote: vote.replica)
+    quorum = view_change_quorum(members)
+    trusted = [vote for vote in counted if not vote.suspect]
+    everybody = len(counted) == members
+    if len(trusted) < quorum and not everybody:
+        return Wait("a quorum of votes")
+    deciding = trusted if len(trusted) >= quorum else counted
+    log_view = max(vote.log_view for vote in deciding)
+    canonical = [vote for vote in deciding if vote.log_view == log_view]
+    commit = 0
+    for vote in counted:
+        commit = max(commit, vote.commit, *(header.commit for header in vote.headers.values()))
+    head = max(commit, max(vote.op for vote in canonical))
+    headers: dict[int, Any] = {}
+    holders: dict[int, int] = {}
+    for op in range(commit + 1, head + 1):
+        header, conflict = _canonical_header(canonical, op)
+        silent = [vote for vote in deciding if not _denies(vote, op, header, log_view)]
+        denied = len(deciding) - len(silent) >= nack_quorum(members)
+        mask = _mask(counted, op, header)
+        known_header = header is not None
+        only_suspects = all(vote.suspect for vote in silent)
+        verdict, label = decide_op(denied, known_header, conflict, bool(mask), everybody, only_suspects)
+        if verdict == CUT:
+            head = op - 1
+            break
+        if verdict == WAIT:
+            return Wait(f"op {op}: {label}")
+        if verdict == REFUSE:
+            return Refused(label, op)
+        headers[op] = header
+        holders[op] = mask
+    return _checked(counted, commit, head, headers, holders)
+
+
+def _canonical_header(canonical: Sequence[Vote], op: int) -> tuple[Any, bool]:
+    """(header of ``op`` in the canonical log or None, whether two canonical votes differ)."""
+    found = None
+    for vote in canonical:
+        header = vote.headers.get(op)
+        if header is None:
+            continue
+        if found is not None and found.checksum != header.checksum:
+            return found, True
+        found = header
+    return found, False
+
+
+def _denies(vote: Vote, op: int, header: Any, log_view: int) -> bool:
+    """Whether ``vote`` proves that its member never acknowledged the canonical entry at ``op``."""
+    if vote.suspect:
+        return False
+    if op > vote.op or op in vote.nacks:
+        return True
+    if vote.log_view == log_view:
+        return False
+    other = vote.headers.get(op)
+    return other is not None and (header is None or other.checksum != header.checksum)
+
+
+def _mask(votes: Sequence[Vote], op: int, header: Any) -> int:
+    """The members that hold the entry of ``header``."""
+    mask = 0
+    if header is not None:
+        for vote in votes:
+            if op in vote.present and vote.headers[op].checksum == header.checksum:
+                mask |= 1 << vote.replica
+    return mask
+
+
+def _checked(
+    votes: Sequence[Vote], commit: int, head: int, headers: dict[int, Any], holders: dict[int, int]
+) -> Decided | Refused:
+    """The decision, once its entries chain (S1-19)."""
+    if head - commit >= SUFFIX_MAX:
+        return Refused("more entries are not committed than a view can carry", head)
+    point = None
+    for vote in votes:
+        header = vote.headers.get(commit)
+        if header is None or vote.commit < commit:
+            continue
+        if point is not None and point.checksum != header.checksum:
+            return Refused("two committed entries", commit)
+        point = header
+    if point is not None:
+        headers[commit] = point
+        holders[commit] = _mask(votes, commit, point)
+    for op in range(commit + 1, head + 1):
+        below = headers.get(op - 1)
+        if below is not None and headers[op].parent != below.checksum:
+            return Refused("the entries do not chain", op)
+    return Decided(commit, head, headers, holders, {vote.replica: vote.commit for vote in votes})

@@ -1,0 +1,17 @@
+"""Options and small sizes for tests on simulated disks."""
+
+import pytest
+
+from shardsrv.store import groups
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether to look at everything (``--long``) and not at a subset that takes seconds."""
+    return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Group tables that grow by one pair at a time: 8 KiB instead of 512."""
+    monkeypatch.setattr(groups, "GROWTH", 1)
