@@ -1,10 +1,10 @@
-"""C038: after a restart, or a kill, reading on with auto-commit while someone sends shows every message once, in order."""
+"""C038: after a restart or a kill, reading on with auto-commit while someone sends shows every message once."""
 
 import threading
 
 import pytest
 
-from tests.support.client import NEXT
+from tests.support.frames import NEXT
 from tests.support.node import Node
 
 FIRST, TOTAL = 300, 1500

@@ -33,4 +33,3 @@ def test_secrets_stay_secret(tmp_path: Path) -> None:
                 data = path.read_bytes()
                 for secret in [*SECRETS, token]:
                     assert secret.encode() not in data, path
-

@@ -1,6 +1,6 @@
 """C041: a node starts with holes in its ids, and with users whose permissions are there and empty."""
 
-from tests.support.client import GET_STREAM, Client, identifier
+from tests.support.client import Client
 from tests.support.commands import (
     GET_USER,
     create_group,
@@ -12,6 +12,7 @@ from tests.support.commands import (
     group_members,
     permissions,
 )
+from tests.support.frames import GET_STREAM, identifier
 from tests.support.node import Node
 
 

@@ -5,7 +5,8 @@ import struct
 import pytest
 
 from tests.support.batches import encode_batch
-from tests.support.client import CREATE_STREAM, SEND_MESSAGES, Client, Evicted, send_body, text
+from tests.support.client import Client, Evicted
+from tests.support.frames import CREATE_STREAM, SEND_MESSAGES, send_body, text
 from tests.support.node import Node
 
 

@@ -1,7 +1,8 @@
 """C058: a send that is repeated because its reply was lost is stored once, and every reply names the same place."""
 
 from tests.support.batches import encode_batch
-from tests.support.client import SEND_MESSAGES, Client, send_body
+from tests.support.client import Client
+from tests.support.frames import SEND_MESSAGES, send_body
 from tests.support.node import Node
 
 
@@ -15,9 +16,7 @@ def test_a_retry_is_stored_once(node: Node, client: Client) -> None:
         assert {answer.status for answer in answers} == {0}
         assert len({answer.body for answer in answers}) == 1
     for partition in range(2):
-        wanted = [
-            payload for number in range(partition, 50, 2) for payload in (b"%d" % number, b"%d again" % number)
-        ]
+        wanted = [payload for number in range(partition, 50, 2) for payload in (b"%d" % number, b"%d again" % number)]
         assert [message.payload for message in client.poll_all("s", "t", partition)] == wanted
     older = send_body("s", "t", 0, 1, encode_batch([b"another body under an older number"]))
     answer = client.exchange(SEND_MESSAGES, older, request=3)

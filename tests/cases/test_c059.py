@@ -55,7 +55,7 @@ def test_deleted_and_made_again(node: Node, client: Client) -> None:
     assert not any(thread.is_alive() for thread in threads), "a request hangs"
     assert max(slow) < SECONDS
     assert codes <= {20, 57, 58, 1009, 2010, 3007}
-    last = {payload: offset for payload, offset in accepted}
+    last = dict(accepted)
     left = client.poll_all("s", "t", 0)
     assert [message.offset for message in left] == list(range(len(left))), "the new topic begins at 0"
     assert all(last.get(message.payload) == message.offset for message in left)

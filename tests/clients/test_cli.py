@@ -1,8 +1,9 @@
 """The released command line, ``iggy-cli`` 0.14.0, drives every subcommand: once with success, once with failure.
 
-The binary is built from the Cargo registry into the cache directory of the user, once; ``SHARDSRV_CLIENT_CACHE`` names another place, where a binary that was built
-already may lie as ``iggy-cli-0.14.0/bin/iggy``. Text, exit codes and the state afterwards are looked at. `login` needs the secret store of a desktop session: where
-there is none it fails, and that is what is tested; `pat delete` then fails behind the server's success.
+The binary is built from the Cargo registry into the cache directory of the user, once; ``SHARDSRV_CLIENT_CACHE`` names
+another place, where a binary that was built already may lie as ``iggy-cli-0.14.0/bin/iggy``. Text, exit codes and the
+state afterwards are looked at. `login` needs the secret store of a desktop session: where there is none it fails, and
+that is what is tested; `pat delete` then fails behind the server's success.
 """
 
 import io
@@ -69,7 +70,13 @@ class CommandLine:
             capture_output=True,
             text=True,
             timeout=RUN_SECONDS,
-            env={**keep, "RUST_BACKTRACE": "0", "HOME": str(self.home), "IGGY_HOME": str(self.home), "XDG_DATA_HOME": str(self.home)},
+            env={
+                **keep,
+                "RUST_BACKTRACE": "0",
+                "HOME": str(self.home),
+                "IGGY_HOME": str(self.home),
+                "XDG_DATA_HOME": str(self.home),
+            },
             cwd=self.home,
         )
         return Result(done.returncode, done.stdout + done.stderr)

@@ -1,8 +1,9 @@
-"""A living node against a model of plain dictionaries: random valid and invalid commands of streams, topics, partitions, groups, offsets and users,
-with stops and kills (SIGKILL) between them.
+"""A living node against a model of plain dictionaries: random valid and invalid commands of streams,
+topics, partitions, groups, offsets and users, with stops and kills (SIGKILL) between them.
 
-Every answer is compared, code for code, and after every start the whole picture. Topics are ``persisted`` in one half of the runs and ``replicated`` in the other: both
-survive the end of a process. SHARDSRV_MODEL_STEPS sets the number of steps.
+Every answer is compared, code for code, and after every start the whole picture. Topics are ``persisted`` in one half
+of the runs and ``replicated`` in the other: both survive the end of a process. SHARDSRV_MODEL_STEPS sets the number of
+steps.
 """
 
 import os
@@ -15,17 +16,15 @@ from typing import Any
 import pytest
 
 from tests.support import commands as c
-from tests.support.client import (
+from tests.support.client import Client, Evicted, Refused
+from tests.support.frames import (
     CREATE_PARTITIONS,
     CREATE_STREAM,
     CREATE_TOPIC,
     DELETE_STREAM,
     NEXT,
     PURGE_STREAM,
-    Client,
     ConnectionLost,
-    Evicted,
-    Refused,
     identifier,
     text,
 )
@@ -271,7 +270,9 @@ class Model:
 
     def _assign_all(self, topic: dict[str, Any]) -> None:
         for group in topic["groups"].values():
-            group["offsets"] = {number: at for number, at in group["offsets"].items() if number < len(topic["partitions"])}
+            group["offsets"] = {
+                number: at for number, at in group["offsets"].items() if number < len(topic["partitions"])
+            }
 
 
 Step = tuple[Callable[[Client], object], Callable[[Model], int]]
@@ -291,28 +292,88 @@ def draw(random_: random.Random) -> Step:
     where = identifier(stream) + identifier(topic)
     steps: list[tuple[int, Step]] = [
         (6, (lambda k: k.change(CREATE_STREAM, text(name)), lambda m: m.create_stream(name))),
-        (2, (lambda k: k.change(c.UPDATE_STREAM, identifier(stream) + text(name)), lambda m: m.update_stream(stream, name))),
+        (
+            2,
+            (
+                lambda k: k.change(c.UPDATE_STREAM, identifier(stream) + text(name)),
+                lambda m: m.update_stream(stream, name),
+            ),
+        ),
         (2, (lambda k: k.change(DELETE_STREAM, identifier(stream)), lambda m: m.delete_stream(stream))),
         (1, (lambda k: k.change(PURGE_STREAM, identifier(stream)), lambda m: m.purge_stream(stream))),
-        (12, (lambda k: k.change(CREATE_TOPIC, identifier(stream) + counted + text(name)), lambda m: m.create_topic(stream, name, count))),
+        (
+            12,
+            (
+                lambda k: k.change(CREATE_TOPIC, identifier(stream) + counted + text(name)),
+                lambda m: m.create_topic(stream, name, count),
+            ),
+        ),
         (2, (lambda k: c.delete_topic(k, stream, topic), lambda m: m.delete_topic(stream, topic))),
         (1, (lambda k: c.purge_topic(k, stream, topic), lambda m: m.purge_topic(stream, topic))),
-        (4, (lambda k: k.change(CREATE_PARTITIONS, where + counted), lambda m: m.create_partitions(stream, topic, count))),
-        (3, (lambda k: k.change(c.DELETE_PARTITIONS, where + counted), lambda m: m.delete_partitions(stream, topic, count))),
-        (30, (lambda k: k.send(stream, topic, partition, payloads), lambda m: m.send(stream, topic, partition, payloads))),
-        (15, (lambda k: k.store_offset(stream, topic, partition, offset, consumer), lambda m: m.store(stream, topic, partition, offset, consumer))),
-        (5, (lambda k: k.delete_offset(stream, topic, partition, consumer), lambda m: m.forget(stream, topic, partition, consumer))),
-        (8, (lambda k: c.create_group(k, stream, topic, "g" if offset < 3 else "h"), lambda m: m.create_group(stream, topic, "g" if offset < 3 else "h"))),
+        (
+            4,
+            (
+                lambda k: k.change(CREATE_PARTITIONS, where + counted),
+                lambda m: m.create_partitions(stream, topic, count),
+            ),
+        ),
+        (
+            3,
+            (
+                lambda k: k.change(c.DELETE_PARTITIONS, where + counted),
+                lambda m: m.delete_partitions(stream, topic, count),
+            ),
+        ),
+        (
+            30,
+            (
+                lambda k: k.send(stream, topic, partition, payloads),
+                lambda m: m.send(stream, topic, partition, payloads),
+            ),
+        ),
+        (
+            15,
+            (
+                lambda k: k.store_offset(stream, topic, partition, offset, consumer),
+                lambda m: m.store(stream, topic, partition, offset, consumer),
+            ),
+        ),
+        (
+            5,
+            (
+                lambda k: k.delete_offset(stream, topic, partition, consumer),
+                lambda m: m.forget(stream, topic, partition, consumer),
+            ),
+        ),
+        (
+            8,
+            (
+                lambda k: c.create_group(k, stream, topic, "g" if offset < 3 else "h"),
+                lambda m: m.create_group(stream, topic, "g" if offset < 3 else "h"),
+            ),
+        ),
         (2, (lambda k: c.delete_group(k, stream, topic, group), lambda m: m.delete_group(stream, topic, group))),
         (8, (lambda k: c.join_group(k, stream, topic, group), lambda m: m.join_group(stream, topic, group))),
         (3, (lambda k: c.leave_group(k, stream, topic, group), lambda m: m.leave_group(stream, topic, group))),
-        (10, (lambda k: c.store_group_offset(k, stream, topic, group, partition, offset), lambda m: m.store_group(stream, topic, group, partition, offset))),
+        (
+            10,
+            (
+                lambda k: c.store_group_offset(k, stream, topic, group, partition, offset),
+                lambda m: m.store_group(stream, topic, group, partition, offset),
+            ),
+        ),
         (2, (lambda k: c.create_user(k, new_user, password), lambda m: m.create_user(new_user, password))),
         (1, (lambda k: c.delete_user(k, user), lambda m: m.delete_user(user))),
-        (1, (lambda k: c.change_password(k, user, password, "third"), lambda m: m.change_password(user, password, "third"))),
+        (
+            1,
+            (
+                lambda k: c.change_password(k, user, password, "third"),
+                lambda m: m.change_password(user, password, "third"),
+            ),
+        ),
         (2, (lambda k: c.create_token(k, token), lambda m: m.create_token(token))),
         (1, (lambda k: c.delete_token(k, token), lambda m: m.delete_token(token))),
-    ]  # fmt: skip
+    ]
     return random_.choices([step for _, step in steps], [weight for weight, _ in steps])[0]
 
 
@@ -330,7 +391,9 @@ def compare(client: Client, model: Model) -> None:
                 assert [message.offset for message in found] == list(range(len(found)))
                 assert facts.partitions[number].messages == len(found)
                 for consumer in (1, 2, "reader"):
-                    assert client.get_offset(stream_id, topic_id, number, consumer) == partition["offsets"].get(consumer)
+                    assert client.get_offset(stream_id, topic_id, number, consumer) == partition["offsets"].get(
+                        consumer
+                    )
                 stored = partition["offsets"].get(1)
                 if stored is not None:
                     rest = client.poll(stream_id, topic_id, number, strategy=NEXT, consumer=1)
@@ -378,7 +441,10 @@ def test_random_lives(tmp_path: Path, seed: int) -> None:
                     raise AssertionError(f"step {done} of seed {seed}: {error}\n{node.log_tail()}") from error
                 wanted = expect(model)
                 trail.append(f"{done}: {code} {expect.__code__.co_names}")
-                assert code == wanted, f"step {done} of seed {seed}: {code} instead of {wanted}: {expect.__code__.co_names}\n" + "\n".join(trail[-20:])
+                assert code == wanted, (
+                    f"step {done} of seed {seed}: {code} instead of {wanted}: {expect.__code__.co_names}\n"
+                    + "\n".join(trail[-20:])
+                )
                 done += 1
             compare(client, model)
             end = random_.choice(("stop", "kill", "reconnect"))
