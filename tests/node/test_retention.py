@@ -1,4 +1,4 @@
-"""Retention by size: what stays is below the limit, numbers equal what is readable, memory and descriptors stay flat."""
+"""Retention by size: what stays is below the limit, numbers are what is readable, memory and descriptors are flat."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -44,7 +44,7 @@ def test_sessions_of_a_deleted_user_end(node: Node, client: Client) -> None:
 
 
 def test_silent_members_are_evicted_and_others_not(tmp_path: Path, eventually: Callable[..., None]) -> None:
-    with Node(tmp_path, environment={"IGGY_HEARTBEAT_INTERVAL": "500 ms"}) as node:
+    with Node(tmp_path, environment={"IGGY_HEARTBEAT_INTERVAL": "500 ms"}) as node:  # noqa: SIM117
         with node.client() as watcher, node.client() as silent, node.client() as lively:
             group(node, watcher)
             c.join_group(silent, "s", "t", "g")

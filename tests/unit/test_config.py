@@ -189,7 +189,7 @@ def test_a_table_below_a_removed_key_refuses_too(tmp_path: Path) -> None:
         ("IGGY_SYSTEM_LOGGING_LEVEL", "loud", "system.logging.level", "trace, debug"),
         ("IGGY_CLUSTER_ENABLED", "true", "cluster.enabled", "single node"),
         ("IGGY_TCP_TLS_ENABLED", "true", "tcp.tls.enabled", "TLS"),
-        ("IGGY_SYSTEM_ENCRYPTION_ENABLED", "true", "system.encryption.enabled", "encrypt"),
+        ("IGGY_SYSTEM_ENCRYPTION_ENABLED", "true", "system.encryption.key", "32 bytes"),
         ("IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED", "true", "system.segment.archive_expired", "not supported"),
         ("IGGY_LIMITS_INGRESS_BYTES_MAX", "1 MiB", "limits.ingress_bytes_max", "max_message_size"),
         ("IGGY_LIMITS_ARENA_BYTES", "1 MiB", "limits.arena_bytes", "ingress_bytes_max"),
