@@ -189,7 +189,6 @@ def test_a_table_below_a_removed_key_refuses_too(tmp_path: Path) -> None:
         ("IGGY_SYSTEM_LOGGING_LEVEL", "loud", "system.logging.level", "trace, debug"),
         ("IGGY_CLUSTER_ENABLED", "true", "cluster.enabled", "single node"),
         ("IGGY_TCP_TLS_ENABLED", "true", "tcp.tls.enabled", "TLS"),
-        ("IGGY_SYSTEM_ENCRYPTION_ENABLED", "true", "system.encryption.key", "32 bytes"),
         ("IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED", "true", "system.segment.archive_expired", "not supported"),
         ("IGGY_LIMITS_INGRESS_BYTES_MAX", "1 MiB", "limits.ingress_bytes_max", "max_message_size"),
         ("IGGY_LIMITS_ARENA_BYTES", "1 MiB", "limits.arena_bytes", "ingress_bytes_max"),
@@ -211,6 +210,13 @@ def test_a_bad_value_is_refused_with_key_value_reason_and_origin(
     assert refused.value.key == key
     assert refused.value.value == typed(value)
     assert reason in refused.value.reason and variable in refused.value.reason
+
+
+def test_a_bad_key_of_encryption_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(environment={"IGGY_SYSTEM_ENCRYPTION_ENABLED": "true", "IGGY_SYSTEM_ENCRYPTION_KEY": "s3cret"})
+    assert refused.value.key == "system.encryption.key" and "32 bytes" in refused.value.reason
+    assert "s3cret" not in str(refused.value)
 
 
 def test_current_configuration_is_complete_bound_and_without_secrets(tmp_path: Path) -> None:
