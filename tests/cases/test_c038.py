@@ -1,4 +1,5 @@
-"""C038: after a restart or a kill, reading on with auto-commit while someone sends shows every message once."""
+"""C038: after a restart, or a kill, reading on with auto-commit while someone sends shows every message once, in
+order."""
 
 import threading
 

@@ -1,9 +1,10 @@
-"""A living node against a model of plain dictionaries: random valid and invalid commands of streams,
-topics, partitions, groups, offsets and users, with stops and kills (SIGKILL) between them.
+"""A living node against a model of plain dictionaries: random valid and invalid commands of streams, topics,
+partitions, groups, offsets and users,
+with stops and kills (SIGKILL) between them.
 
 Every answer is compared, code for code, and after every start the whole picture. Topics are ``persisted`` in one half
-of the runs and ``replicated`` in the other: both survive the end of a process. SHARDSRV_MODEL_STEPS sets the number of
-steps.
+of the runs and ``replicated`` in the other: both
+survive the end of a process. SHARDSRV_MODEL_STEPS sets the number of steps.
 """
 
 import os

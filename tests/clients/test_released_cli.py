@@ -1,9 +1,10 @@
 """The released command line, ``iggy-cli`` 0.14.0, drives every subcommand: once with success, once with failure.
 
-The binary is built from the Cargo registry into the cache directory of the user, once; ``SHARDSRV_CLIENT_CACHE`` names
-another place, where a binary that was built already may lie as ``iggy-cli-0.14.0/bin/iggy``. Text, exit codes and the
-state afterwards are looked at. `login` needs the secret store of a desktop session: where there is none it fails, and
-that is what is tested; `pat delete` then fails behind the server's success.
+The binary is built from the Cargo registry into the cache directory of the user, once; ``SHARDSRV_CLIENT_CACHE``
+names another place, where a binary that was built
+already may lie as ``iggy-cli-0.14.0/bin/iggy``. Text, exit codes and the state afterwards are looked at. `login`
+needs the secret store of a desktop session: where
+there is none it fails, and that is what is tested; `pat delete` then fails behind the server's success.
 """
 
 import io
