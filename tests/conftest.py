@@ -4,7 +4,17 @@
 ``--clients``  also run the tests of released clients, which install them from the package index
 """
 
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
+
+from tests.support.client import Client
+from tests.support.node import Node
+
+PAUSE = 0.02
+"""Seconds between two looks at something that nobody tells a client about."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,3 +39,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def rounds(request: pytest.FixtureRequest) -> int:
     """How often a test of faults repeats its round."""
     return 30 if request.config.getoption("--long") else 3
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A running node of one's own."""
+    with Node(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[Client]:
+    """A connection to it, logged in as root."""
+    with node.client() as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., None]:
+    """Waits until a condition holds, and fails with its last value when it does not in time."""
+
+    def wait(condition: Callable[[], object], seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not (last := condition()):
+            assert time.monotonic() < deadline, f"still {last!r} after {seconds} s"
+            time.sleep(PAUSE)
+
+    return wait

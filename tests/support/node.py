@@ -2,6 +2,7 @@
 
 The node's output goes to ``server.log`` beside its data directory, so that it can be read after a failure and never
 fills a pipe. Readiness is a fact of the wire: a login is answered. Waiting is bounded and ends with the process.
+SHARDSRV_TEST_SHARDS runs every node of a test run with that many shards.
 """
 
 import ctypes
@@ -60,7 +61,9 @@ class Node:
         self.log_path = root / "server.log"
         self.host = "127.0.0.1"
         self.port = port if port is not None else free_port()
-        self.command = [sys.executable, "-m", "shardsrv", "--node", "0", "--data", str(self.data), *arguments]
+        shards = os.environ.get("SHARDSRV_TEST_SHARDS")
+        given = ["--shards", shards] if shards and "--shards" not in arguments else []
+        self.command = [sys.executable, "-m", "shardsrv", "--node", "0", "--data", str(self.data), *given, *arguments]
         self.environment = {
             "IGGY_TCP_ADDRESS": f"{self.host}:{self.port}",
             "IGGY_HTTP_ENABLED": "false",

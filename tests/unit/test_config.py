@@ -212,6 +212,13 @@ def test_a_bad_value_is_refused_with_key_value_reason_and_origin(
     assert reason in refused.value.reason and variable in refused.value.reason
 
 
+def test_a_bad_key_of_encryption_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(environment={"IGGY_SYSTEM_ENCRYPTION_ENABLED": "true", "IGGY_SYSTEM_ENCRYPTION_KEY": "s3cret"})
+    assert refused.value.key == "system.encryption.key" and "32 bytes" in refused.value.reason
+    assert "s3cret" not in str(refused.value)
+
+
 def test_current_configuration_is_complete_bound_and_without_secrets(tmp_path: Path) -> None:
     environment = {variable: "s3cret" for key in SECRETS if (variable := "IGGY_" + key.replace(".", "_").upper())}
     environment |= {"IGGY_TCP_ADDRESS": "127.0.0.1:0", "IGGY_HTTP_ADDRESS": "127.0.0.1:3999"}
