@@ -216,9 +216,15 @@ class Reader(PartitionGroup):
         self.replica: Any = SimpleNamespace(commit_min=log.head_op)
         self.identity: Any = SimpleNamespace(partition=5)
         self.host: Any = SimpleNamespace(
-            arena=SimpleNamespace(allocate=bytearray), poll_bytes_max=1 << 20, validate_checksum=True
+            arena=SimpleNamespace(allocate=self._allocate), poll_bytes_max=1 << 20, validate_checksum=True
         )
+        self.reads = 0
         self.resume_points = {}
+
+    def _allocate(self, length: int) -> bytearray:
+        self.reads += 1
+        assert self.reads < 100, "a poll goes round for ever"
+        return bytearray(length)
 
     def answers(self) -> list[bytes | None]:
         """What each of several polls answers; None where it is refused."""
@@ -229,6 +235,7 @@ class Reader(PartitionGroup):
 
     def _answer(self, strategy: int, value: int, count: int) -> bytes | None:
         self.resume_points.clear()
+        self.reads = 0
         try:
             parts, _, messages, _ = self.poll(strategy, value, count, None)
         except Damaged:
