@@ -89,6 +89,9 @@ class Host(Protocol):
     def lower_frontier(self, group: "Group", op: int) -> None:
         """The log is about to be cut from ``op`` on: no recorded frontier may lie at or above it when this returns. Raises `DiskFault`."""
 
+    def trusted(self, group: "Group") -> None:
+        """The group, marked as a suspect, holds again what it may have acknowledged: the mark may go."""
+
     def entry_damaged(self, group: "Group", op: int, error: Exception) -> None:
         """An entry that the log should hold cannot be read or does not verify; it is not served."""
 
@@ -100,7 +103,7 @@ class Group:
     """One consensus group on the shard that owns it. Subclasses say what a commit means to the node."""
 
     __slots__ = (
-        "append_token", "appended_bytes", "fault", "host", "in_dirty_list", "in_sync_list", "log", "replica", "waiting",
+        "append_token", "appended_bytes", "fault", "host", "in_dirty_list", "in_sync_list", "log", "replica", "suspected", "waiting",
     )
 
     refusal = records.REFUSED_STATUS
@@ -116,6 +119,8 @@ class Group:
         self.fault: Exception | None = None
         self.in_dirty_list = False
         self.in_sync_list = False
+        self.suspected = replica.suspect
+        """Whether the boot record marks the group: it may have forgotten what it acknowledged."""
 
     def submit(self, request: Request) -> None:
         """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does not refuse."""
@@ -170,6 +175,9 @@ class Group:
         if type(event) is Tick:
             self.replica.log_dropped(self.log.first_op)
         self.carry_out(self.replica.step(event))
+        if self.suspected and not self.replica.suspect:
+            self.suspected = False
+            self.host.trusted(self)
         if self.waiting:
             self.resume()
 

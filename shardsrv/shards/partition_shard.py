@@ -287,6 +287,11 @@ class PartitionShard(Shard):
         assert isinstance(group, PartitionGroup)
         self.storage.lower_frontier(group, op)
 
+    def trusted(self, group: Group) -> None:
+        """See `group.Host`."""
+        assert isinstance(group, PartitionGroup)
+        self.storage.trusted(group)
+
     def admits(self, group: Group) -> bool:
         """See `group.Host`: acknowledgements wait while more is unsynced than the bound allows."""
         return not self.syncer.overdue

@@ -180,6 +180,10 @@ class Shard:
         """See `group.Host`."""
         raise NotImplementedError
 
+    def trusted(self, group: Group) -> None:
+        """See `group.Host`."""
+        raise NotImplementedError
+
     def entry_damaged(self, group: Group, op: int, error: Exception) -> None:
         """See `group.Host`."""
         self.log.error("an entry of the log does not verify", group=group.replica.identity.group, op=op, error=str(error))
