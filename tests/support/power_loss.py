@@ -16,6 +16,10 @@ from tests.support.durable import FIRST_BOOT, LATER_BOOT, Partition
 from tests.support.logs import Chain
 
 
+TOTAL: Counter[str] = Counter()
+"""Moments at which power was lost in this run, and disks that were started from."""
+
+
 @attrs.define(eq=False)
 class PowerLoss:
     """Judges every disk that a power loss may leave, at every call of a scenario.
@@ -37,10 +41,12 @@ class PowerLoss:
     def point(self) -> None:
         """Judge all outcomes of a power loss at this moment."""
         self.points += 1
+        TOTAL["moments"] += 1
         if self.points % self.stride:
             return
         for after in self.disk.legal_outcomes(self.limit, random.Random(self.points)):
             self.disks += 1
+            TOTAL["disks"] += 1
             self.outcomes[self.judge(after)] += 1
 
     def end(self) -> None:
