@@ -15,7 +15,6 @@ from shardsrv.sim.disk import SimDisk
 from tests.support.durable import FIRST_BOOT, LATER_BOOT, Partition
 from tests.support.logs import Chain
 
-
 TOTAL: Counter[str] = Counter()
 """Moments at which power was lost in this run, and disks that were started from."""
 
