@@ -149,9 +149,30 @@ class Node:
         owned = list(metadata.plane.owned())
         opened = boot.open_tables(self, owned)
         self.oracles.started(self)
-        metadata.carry_out(metadata.replica.start(self.incarnation()))
+        # Partitions first: what metadata commits as it starts may delete some of them.
         self._adopt(opened)
+        metadata.carry_out(metadata.replica.start(self.incarnation()))
         self._delete_strays()
+
+    def stop(self) -> bool:
+        """Sync every log, record the frontiers and mark the stop as clean; the process then ends. False when it ended
+        by a crash or a fault in between."""
+        life = self.life
+        self._guard(self._mark_clean)
+        return self.life == life and self.up
+
+    def _mark_clean(self) -> None:
+        assert self.metadata is not None
+        for group in [self.metadata, *self.groups.values()]:
+            if group.fault is not None:
+                return
+            group.flush()
+            plan = group.log.sync_plan()
+            plan.run()
+            group.log.mark_synced(plan)
+            self.frontier_moved(group, group.log.synced_checksum)
+        for record in (self.boot_records[METADATA], self.partition_boot):
+            record.mark_clean()
 
     def kill(self) -> None:
         """The process ends; what it had written stays in the page cache."""
@@ -224,9 +245,6 @@ class Node:
             return
         group.ticks_due = 0
         group.deliver(Tick(now, due))
-        if group.suspected and not group.replica.member.suspect:
-            group.suspected = False
-            self._record_of(group).trust(group.key)
 
     def _resume_waiting(self) -> None:
         if self._waiting:
@@ -468,6 +486,10 @@ class Node:
                     held.purge_wanted = max(held.purge_wanted, item.purge_generation)
             missing = [item for item in owned if item.identity.group not in self.groups]
             self._adopt(boot.open_partitions(self, [item for item in missing if item.identity not in self.doubtful]))
+
+    def trusted(self, group: Any) -> None:
+        """See `Host`."""
+        self._record_of(group).trust(group.key)
 
     def _record_of(self, group: SimGroup) -> BootRecord:
         return self.boot_records[METADATA] if group.key == METADATA else self.partition_boot
