@@ -2,8 +2,8 @@
 
 Fields of a plant: ``file`` below the package; ``old``, text that stands there exactly once (else the plant is stale),
 and ``new`` in its place; ``members``, the cluster sizes whose runs are to find it; ``flags`` of the command line for
-these runs; ``kind`` "violation" (the default), "determinism" for what only the traces of two processes can show, or "canary",
-which proves that the harness reports red runs.
+these runs; ``kind`` "violation" (the default), "determinism" for what only the traces of two processes can show, or
+"canary", which proves that the harness reports red runs.
 """
 
 from __future__ import annotations
