@@ -20,6 +20,7 @@ cdef class Group:
     cdef public object fault
     cdef public bint in_dirty_list
     cdef public bint in_sync_list
+    cdef public object suspected
 
     cpdef submit(self, object request)
     cpdef resume(self)

@@ -91,6 +91,9 @@ class Host(Protocol):
         """The log is about to be cut from ``op`` on: no recorded frontier may lie at or above it when this returns.
         Raises `DiskFault`."""
 
+    def trusted(self, group: "Group") -> None:
+        """The group, marked as a suspect, holds again what it may have acknowledged: the mark may go."""
+
     def entry_damaged(self, group: "Group", op: int, error: Exception) -> None:
         """An entry that the log should hold cannot be read or does not verify; it is not served."""
 
@@ -120,6 +123,7 @@ class Group:
         "in_sync_list",
         "log",
         "replica",
+        "suspected",
         "waiting",
         "written",
     )
@@ -139,6 +143,8 @@ class Group:
         self.fault: Exception | None = None
         self.in_dirty_list = False
         self.in_sync_list = False
+        self.suspected = replica.suspect
+        """Whether the boot record marks the group: it may have forgotten what it acknowledged."""
 
     def submit(self, request: Request) -> None:
         """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does
@@ -194,6 +200,9 @@ class Group:
         if type(event) is Tick:
             self.replica.log_dropped(self.log.first_op)
         self.carry_out(self.replica.step(event))
+        if self.suspected and not self.replica.suspect:
+            self.suspected = False
+            self.host.trusted(self)
         if self.waiting:
             self.resume()
 

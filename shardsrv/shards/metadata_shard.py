@@ -179,6 +179,14 @@ class MetadataShard(Shard):
         """See `group.Host`."""
         lower_frontier(self._boot, METADATA, group.log, op)
 
+    def trusted(self, group: Group) -> None:
+        """See `group.Host`."""
+        try:
+            self._boot.trust(METADATA)
+        except DiskFault as error:
+            # A mark that stays only makes the next start doubt more than it has to.
+            self.log.warning("boot record not updated", error=str(error))
+
     def fenced(self, group: Group, error: Exception) -> None:
         """See `group.Host`: without its metadata log the node cannot go on."""
         self._boot.fence(METADATA)

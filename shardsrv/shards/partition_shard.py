@@ -371,6 +371,11 @@ class PartitionShard(Shard):
         assert isinstance(group, PartitionGroup)
         self.storage.lower_frontier(group, op)
 
+    def trusted(self, group: Group) -> None:
+        """See `group.Host`."""
+        assert isinstance(group, PartitionGroup)
+        self.storage.trusted(group)
+
     def clear_counters(self, slot: int) -> None:
         """A partition of this shard is gone."""
         self._by_slot.pop(slot, None)

@@ -191,6 +191,10 @@ class Shard:
         """See `group.Host`."""
         raise NotImplementedError
 
+    def trusted(self, group: Group) -> None:
+        """See `group.Host`."""
+        raise NotImplementedError
+
     def entry_damaged(self, group: Group, op: int, error: Exception) -> None:
         """See `group.Host`."""
         self.log.error(

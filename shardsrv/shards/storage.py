@@ -319,6 +319,14 @@ class PartitionStorage:
         """The group's log is about to be cut from ``op`` on. Raises `DiskFault`: then it must not be."""
         lower_frontier(self._boot, key_of(group.identity), group.log, op)
 
+    def trusted(self, group: PartitionGroup) -> None:
+        """A group marked as a suspect holds again what it may have acknowledged."""
+        try:
+            self._boot.trust(key_of(group.identity))
+        except DiskFault as error:
+            # A mark that stays only makes the next start doubt more than it has to.
+            self._host.log.warning("boot record not updated", partition=str(group.identity), error=str(error))
+
     def mark_fenced(self, group: PartitionGroup) -> None:
         """A sync or write of the group failed: the next start must not trust the page cache."""
         self._boot.fence(key_of(group.identity))

@@ -294,9 +294,7 @@ def entry_of(key: GroupKey, replica: Replica, log: PrepareLog) -> BootEntry:
     return BootEntry(key, log.synced_op, log.head_checksum, log.head_op, suspect)
 
 
-def _replay(
-    node: Node, key: GroupKey, replica: Replica, plane: Any, op: int, entries: list[Prepare]
-) -> None:
+def _replay(node: Node, key: GroupKey, replica: Replica, plane: Any, op: int, entries: list[Prepare]) -> None:
     """Give the log to its replica; what that commits is shown to the oracles."""
     node.oracles.recovering(node, key, op, plane)
     for prepare in entries:

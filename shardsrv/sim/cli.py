@@ -16,8 +16,8 @@ import traceback
 from pathlib import Path
 from random import Random
 
-from shardsrv.sim import ledger, plants
-from shardsrv.sim.options import Options, draw, loaded, with_clock_jumps, with_rot
+from shardsrv.sim import coverage, ledger, plants
+from shardsrv.sim.options import Options, draw, loaded, with_clock_jumps, with_rot, with_storm
 from shardsrv.sim.plant_list import PLANTS
 from shardsrv.sim.report import Summary, one_run
 from shardsrv.sim.shrink import override, shrink
@@ -29,6 +29,8 @@ def options_of(seed: int, arguments: argparse.Namespace) -> Options:
     options = draw(Random(f"{seed}/options"), seed, arguments.replicas, arguments.seconds)
     if arguments.rot:
         options = with_rot(options)
+    if arguments.storm:
+        options = with_storm(options)
     if arguments.clock:
         options = with_clock_jumps(options)
     if arguments.load:
@@ -43,7 +45,7 @@ def replay(result: Result, arguments: argparse.Namespace) -> str:
         words.append(f"--replicas {arguments.replicas}")
     if arguments.seconds is not None:
         words.append(f"--seconds {arguments.seconds}")
-    words += [f"--{flag}" for flag in ("rot", "clock", "load") if getattr(arguments, flag)]
+    words += [f"--{flag}" for flag in ("rot", "storm", "clock", "load") if getattr(arguments, flag)]
     words += [f"--set {setting}" for setting in arguments.set]
     return " ".join(words)
 
@@ -60,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--trace", action="store_true", help="print each line of the trace")
     flags.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replace an option of the seed")
     flags.add_argument("--rot", action="store_true", help="bits rot often")
+    flags.add_argument("--storm", action="store_true", help="members crash all the time")
     flags.add_argument("--clock", action="store_true", help="clocks jump often and far")
     flags.add_argument("--load", action="store_true", help="one loaded hour of three or five members for each seed")
     flags.add_argument("--shrink", action="store_true", help="make the first red run shorter")
@@ -85,11 +88,14 @@ def main(argv: list[str] | None = None) -> int:
     seeds = [arguments.seed] if arguments.seed is not None else list(range(first, first + (arguments.seeds or 1)))
     if not arguments.digest:
         print(f"seeds {seeds[0]}..{seeds[-1]} replicas {arguments.replicas} seconds {arguments.seconds}", flush=True)
+    coverage.measure()
     summary = Summary()
     failed = 0
     for seed in seeds:
         result = World(options_of(seed, arguments), arguments.trace).run()
         summary.add(result)
+        if result.requests:
+            coverage.served()
         if arguments.digest:
             print(seed, result.trace_digest, flush=True)
         elif len(seeds) == 1:
@@ -106,6 +112,7 @@ def main(argv: list[str] | None = None) -> int:
                 break
     if not arguments.digest:
         print(summary.text())
+        print(coverage.text())
     return 1 if failed else 0
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from shardsrv._core import parse_send, xxh3
 from shardsrv.errors import Damaged
 from shardsrv.plane.metadata.state import PartitionIdentity
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 _TRANSIENT: Final = (int(ErrorCode.TRANSIENT_NOT_ACCEPTED), int(ErrorCode.TRANSIENT_NOT_COMMITTED))
 ATTEMPTS_MAX: Final = 40
+TWICE: Final = 0.02
+"""Share of attempts that reach the member twice."""
 _REGISTER: Final = int(Operation.REGISTER)
 _LOGOUT: Final = int(Operation.LOGOUT)
 
@@ -56,6 +60,8 @@ class Client:
         self.done = 0
         self.stopped = False
         self.kind = ""
+        self._last: Ask | None = None
+        """The last metadata request that was acknowledged."""
 
     def begin(self) -> None:
         """The first thing."""
@@ -89,6 +95,10 @@ class Client:
         kind = self.kind = self.random.choice(self._kinds)
         if kind == "poll":
             self._poll(node)
+            self._think()
+            return
+        if kind == "mischief":
+            self._mischief(node)
             self._think()
             return
         if kind in ("register", "logout"):
@@ -134,6 +144,8 @@ class Client:
             return
         attempt = self.attempt
         self._later(self.world.client_delay(), self._arrive, attempt, ask)
+        if not self.world.peace and self.random.random() < TWICE:
+            self._later(self.world.client_delay(), self._arrive, attempt, ask)
         self._later(self.world.options.load.timeout, self._timed_out, attempt)
 
     def _arrive(self, attempt: int, ask: Ask) -> None:
@@ -198,6 +210,8 @@ class Client:
             self.session = op
         elif ask.operation == _LOGOUT:
             self.session = 0
+        if ask.place is None and ask.operation not in (_REGISTER, _LOGOUT):
+            self._last = ask
         if self._asked is not None and ask.operation not in (_REGISTER, _LOGOUT):
             self.world.oracles.acknowledged.answered(self._asked, op, reply)
 
@@ -217,6 +231,25 @@ class Client:
         self._ask = None
         self._asked = None
         self._think()
+
+    def _mischief(self, node: Node) -> None:
+        """What no client that behaves would ask; whatever the answer, nothing may come of it twice or for another."""
+        if self._last is None:
+            return
+        last, draw = self._last, self.random.randrange(6)
+        ask = attrs.evolve(last, session=self.session)
+        if draw == 0:
+            ask.session = max(0, self.session - 1)
+        elif draw == 1:
+            ask.session = self.session + 1_000_000
+        elif draw == 2:
+            ask.digest ^= 1
+        elif draw == 3:
+            ask.client = (1 << 100 | self.index).to_bytes(16, "little")
+        elif draw == 4:
+            ask.number = max(1, last.number - 12)
+        self.world.count("mischief")
+        gateway.ask(node, ask, Origin(lambda outcome, status, op, reply: self.world.count("mischief answered")), 0)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

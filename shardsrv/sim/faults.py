@@ -94,6 +94,7 @@ class Faults:
         options = world.options.faults
         self._kinds: list[tuple[str, int, Any]] = [
             ("kill", options.kill, self._kill),
+            ("clean stop", options.stop, self._stop),
             ("power", options.power, self._power),
             ("blackout", options.blackout, self._blackout),
             ("partition", options.partition, self._partition),
@@ -143,6 +144,16 @@ class Faults:
 
     def _kill(self) -> bool:
         return self._crash(False)
+
+    def _stop(self) -> bool:
+        """A clean stop; now and then power goes right behind it."""
+        node = self._pick()
+        if node is None:
+            return False
+        if not node.stop():
+            return True
+        self.world.bring_down(node, self.random.random() < 0.3, self._down_time())
+        return True
 
     def _power(self) -> bool:
         return self._crash(True)

@@ -81,8 +81,16 @@ def ask(node: Node, request: Ask, origin: Origin, user_id: int) -> None:
         node.submit(
             metadata,
             Request(
-                request.client, request.session, request.number, operation, user_id, request.digest, PERSISTED, body,
-                origin, now,
+                request.client,
+                request.session,
+                request.number,
+                operation,
+                user_id,
+                request.digest,
+                PERSISTED,
+                body,
+                origin,
+                now,
             ),
         )
         return
@@ -103,8 +111,16 @@ def ask(node: Node, request: Ask, origin: Origin, user_id: int) -> None:
     node.submit(
         group,
         Request(
-            request.client, request.session, request.number, request.operation, user_id, digest, durability, body,
-            origin, now,
+            request.client,
+            request.session,
+            request.number,
+            request.operation,
+            user_id,
+            digest,
+            durability,
+            body,
+            origin,
+            now,
         ),
     )
 

@@ -42,7 +42,6 @@ class SimGroup(Group):
         "durable_view",
         "key",
         "plane",
-        "suspected",
         "ticks_due",
         "transfer",
     )
@@ -62,7 +61,6 @@ class SimGroup(Group):
         self.ticks_due = 0
         state = replica.durable_state
         self.durable_view = -1 if state is None else state.view
-        self.suspected = replica.member is not None and replica.member.suspect
 
     def carry_out(self, effects: list[Any]) -> None:
         """See `Group.carry_out`."""

@@ -53,7 +53,15 @@ class GroupHistory:
     """The committed entries of one group."""
 
     __slots__ = (
-        "acknowledged", "deleted", "entries", "generation", "ids", "losses", "next_offset", "requests", "timestamp",
+        "acknowledged",
+        "deleted",
+        "entries",
+        "generation",
+        "ids",
+        "losses",
+        "next_offset",
+        "requests",
+        "timestamp",
     )
 
     def __init__(self) -> None:
@@ -81,8 +89,15 @@ class GroupHistory:
         """The next entry."""
         request = request_of(prepare)
         entry = Entry(
-            prepare.op, prepare.checksum, bytes(reply), prepare.durability, request, prepare.operation,
-            self.next_offset, self.generation, self.timestamp,
+            prepare.op,
+            prepare.checksum,
+            bytes(reply),
+            prepare.durability,
+            request,
+            prepare.operation,
+            self.next_offset,
+            self.generation,
+            self.timestamp,
         )
         self.entries.append(entry)
         return entry

@@ -15,6 +15,10 @@ from shardsrv.sim.clock import Schedule
 from shardsrv.sim.options import NetworkOptions
 
 LINK_FRAMES: Final = 64
+LATE_MEAN: Final = 1_000_000
+"""Microseconds by which a repeated frame may be late."""
+SURVIVES: Final = 0.3
+"""Share of frames on their way that a connection's end does not take: they wait in the queue of who sent them."""
 
 
 class Link:
@@ -68,14 +72,16 @@ class Network:
                 return
             if draw > 1 - options.repetition:
                 self._count("frames repeated")
-                self._put(link, source, target, frame)
+                # Some come again at once, some long after what they speak of is over.
+                late = LATE_MEAN if random.random() < 0.5 else 0
+                self._put(link, source, target, frame, exponential(random, late))
             elif options.damage and random.random() < options.damage:
                 self._count("frames damaged")
                 position = random.randrange(len(frame))
                 frame = frame[:position] + bytes([frame[position] ^ 1 << random.randrange(8)]) + frame[position + 1 :]
         self._put(link, source, target, frame)
 
-    def _put(self, link: Link, source: int, target: int, frame: bytes) -> None:
+    def _put(self, link: Link, source: int, target: int, frame: bytes, late: int = 0) -> None:
         link.number += 1
         number = link.number
         link.in_flight.append(number)
@@ -83,7 +89,7 @@ class Network:
             victim = link.in_flight[self._random.randrange(len(link.in_flight))]
             link.lost.add(victim)
             self._count("frames pushed out")
-        delay = self.options.delay_min + exponential(self._random, self.options.delay_mean)
+        delay = late + self.options.delay_min + exponential(self._random, self.options.delay_mean)
         if link.clogged_until > self._schedule.now:
             delay += link.clogged_until - self._schedule.now
         self._schedule.after(delay, self._arrive, link, number, source, target, frame)
@@ -112,10 +118,10 @@ class Network:
             link.clogged_until = 0
 
     def reset(self, member: int) -> None:
-        """A member went down: what was on its way from and to it is gone with the connections."""
+        """A member went down: most of what was on its way from and to it is gone with the connections."""
         for (source, target), link in self._links.items():
             if member in (source, target):
-                link.lost.update(link.in_flight)
+                link.lost.update(number for number in link.in_flight if self._random.random() >= SURVIVES)
 
     def connected(self, source: int, target: int) -> bool:
         """Whether a frame could pass."""

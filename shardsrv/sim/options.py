@@ -31,6 +31,7 @@ class FaultOptions:
     """Mean time between two faults of a kind."""
 
     kill: int
+    stop: int
     power: int
     blackout: int
     partition: int
@@ -134,6 +135,7 @@ WEIGHTS = (
     ("delete_token", 1),
     ("register", 1),
     ("logout", 1),
+    ("mischief", 2),
 )
 """Operations of the load and how often they are drawn, before the swarm changes it."""
 
@@ -160,6 +162,7 @@ def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | 
     )
     faults = FaultOptions(
         kill=_sometimes(random, 0.7, 2, 15) * SECOND,
+        stop=_sometimes(random, 0.4, 3, 15) * SECOND,
         power=_sometimes(random, 0.7, 2, 15) * SECOND,
         blackout=_sometimes(random, 0.3, 8, 25) * SECOND,
         partition=_sometimes(random, 0.6, 2, 10) * SECOND,
@@ -215,6 +218,14 @@ def with_rot(options: Options) -> Options:
     return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND))
 
 
+def with_storm(options: Options) -> Options:
+    """The same run with a crash every second or so, most of them losses of power, and slow syncs."""
+    faults = attrs.evolve(
+        options.faults, kill=3 * SECOND, power=SECOND, blackout=4 * SECOND, down_time=200 * MILLISECOND
+    )
+    return attrs.evolve(options, faults=faults, sync_latency=8_000)
+
+
 def with_clock_jumps(options: Options) -> Options:
     """The same run with clocks that jump every second."""
     return attrs.evolve(options, faults=attrs.evolve(options.faults, clock_jump=SECOND))
@@ -226,6 +237,7 @@ def loaded(options: Options, replicas: int | None, seconds: int | None) -> Optio
     faults = attrs.evolve(
         options.faults,
         kill=150 * SECOND,
+        stop=400 * SECOND,
         power=150 * SECOND,
         blackout=900 * SECOND,
         partition=200 * SECOND,

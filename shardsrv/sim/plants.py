@@ -1,9 +1,8 @@
 """Planting bugs: a mutation goes into a copy of the package, which runs interpreted in a process of its own.
 
 Owns the copies and the harness around `plant_list`. Invariants: nothing of the product knows of plants; a mutation
-whose
-old text does not stand exactly once in its file is stale and counts as not found; compiled forms of pure modules are
-left out of a copy, so that what runs is what was changed; a control copy without a mutation must stay green and the
+whose old text does not stand exactly once in its file is stale and counts as not found; compiled forms of pure modules
+are left out of a copy, so that what runs is what was changed; a control copy without a mutation must stay green and the
 canary must be red, else the harness proves nothing.
 """
 

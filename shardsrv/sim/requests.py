@@ -74,9 +74,7 @@ def places(state: MetadataState) -> list[Place]:
 
 
 def _partitions(state: MetadataState) -> list[tuple[tuple[int, int], Any]]:
-    return [
-        ((identity.stream, identity.topic), partition) for _, partition, identity in state.all_partitions()
-    ]
+    return [((identity.stream, identity.topic), partition) for _, partition, identity in state.all_partitions()]
 
 
 class Requests:

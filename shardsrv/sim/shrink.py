@@ -15,7 +15,17 @@ from shardsrv.sim.options import Options
 from shardsrv.sim.world import Result, World
 
 FAULTS = (
-    "kill", "power", "blackout", "partition", "clog", "clock_jump", "write_error", "sync_error", "rot", "misdirected",
+    "kill",
+    "stop",
+    "power",
+    "blackout",
+    "partition",
+    "clog",
+    "clock_jump",
+    "write_error",
+    "sync_error",
+    "rot",
+    "misdirected",
     "wipe",
 )
 RUNS_MAX = 80

@@ -34,7 +34,13 @@ from shardsrv.vsr.replica import NORMAL
 CONVERGE: Final = 120 * SECOND
 SPOILED: Final = ("rot", "misdirected write")
 _DEFECTS: Final = (
-    ShardsrvError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
+    ShardsrvError,
+    AssertionError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
 )
 CLUSTER: Final = b"simulated members"[:16]
 

@@ -108,7 +108,7 @@ class Member:
         # trust and restart
         self.suspect = judge(self.count, disk) == SUSPECT
         self.lost = disk.lost
-        self.fresh = False
+        self.fresh = disk.fresh
         self.nonces = nonces or Nonces(identity.replica)
         self.nonce = self.nonces.draw()
         self.probes = 0
@@ -182,15 +182,32 @@ def started(replica: Any, out: list[Any]) -> None:
         m.incarnations[replica.identity.replica] = replica.wanted_state.incarnation
         replica.write_state(out)
     else:
+        m.fresh = m.fresh and not m.lost and replica.head_op == 0 and state.view == 0
         m.incarnations[replica.identity.replica] = state.incarnation
-        replica.commit_max = max(replica.commit_max, min(state.commit_max, replica.head_op))
-        out += committed_so_far(replica)
-        if m.lost and replica.log_view:
-            # The log that earned the log view is gone; the promise about the view itself stays.
-            replica.log_view = 0
-            replica.want_state(out, log_view=0)
+        _take_record(replica, state, out)
     if not m.fresh:
         restart.probe(replica, out)
+    elif state is not None:
+        _begin(replica)
+
+
+def _take_record(replica: Any, state: Any, out: list[Any]) -> None:
+    """Go by the superblock that an earlier life left, or the driver wrote just now."""
+    m = replica.member
+    replica.commit_max = max(replica.commit_max, min(state.commit_max, replica.head_op))
+    out += committed_so_far(replica)
+    if m.lost and replica.log_view:
+        # The log that earned the log view is gone; the promise about the view itself stays.
+        replica.log_view = 0
+        replica.want_state(out, log_view=0)
+
+
+def _begin(replica: Any) -> None:
+    """Take part in view 0 of a new group."""
+    m = replica.member
+    m.fresh = False
+    replica.status = NORMAL
+    replica.leads = replica.identity.replica == primary_of(replica.view, m.count)
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -253,9 +270,7 @@ def state_persisted(replica: Any, out: list[Any]) -> None:
     """The superblock moved on: what waited for it may leave."""
     m = replica.member
     if m.fresh and replica.status == RECOVERING:
-        m.fresh = False
-        replica.status = NORMAL
-        replica.leads = replica.identity.replica == primary_of(replica.view, m.count)
+        _begin(replica)
     pump(replica, out)
 
 

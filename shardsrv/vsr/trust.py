@@ -42,7 +42,7 @@ class DiskFacts:
         lost: the group was created before and its directory is gone (`reconciled_through`).
         synced_op: entries up to here were synced when the group last ran.
         head_op: the highest entry that the group may have acknowledged when it last ran.
-        fresh: the group was just created here and never ran anywhere on this node.
+        fresh: the group was just created here, with or without its first record, and never ran on this node.
         cut: bytes of the log were cut away when it was opened, or a part of it is damaged.
     """
 

@@ -3,6 +3,7 @@
 import pytest
 
 from shardsrv.store import groups
+from tests.support.power_loss import TOTAL
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +16,9 @@ def long(request: pytest.FixtureRequest) -> bool:
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Group tables that grow by one pair at a time: 8 KiB instead of 512."""
     monkeypatch.setattr(groups, "GROWTH", 1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if TOTAL:
+        line = f"power lost at {TOTAL['moments']:,} moments, {TOTAL['disks']:,} different disks recovered and judged"
+        terminalreporter.write_line(line)

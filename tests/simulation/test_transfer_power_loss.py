@@ -32,6 +32,7 @@ class Progress:
     """What a start may find: both before the end of the install, only the new state after it."""
 
     done: bool = False
+    acknowledged: bool = False
 
 
 @pytest.mark.parametrize("own", [0, 4, 7])
@@ -81,6 +82,7 @@ def test_partition_install(own: int, dropped: int, limit: int) -> None:
     expected = server.store.ops()
     content = fetch(server.driver, receiver.driver, server.offer()).content
     held, progress = receiver.store.ops(), Progress()
+    following = server.chain.send()
 
     def judge(after: SimDisk) -> str:
         found, swapped = reopen_partition(after)
@@ -88,7 +90,11 @@ def test_partition_install(own: int, dropped: int, limit: int) -> None:
             assert not progress.done and not swapped
             assert found.ops() == held
             return OLD
-        assert found.checkpoint_op == 12 and found.ops() == expected
+        assert found.checkpoint_op == 12
+        ops = found.ops()
+        later = ops.pop(13, None)
+        assert ops == expected
+        assert later == following.checksum or not progress.acknowledged, "no start goes back behind what came later"
         assert not reopen_partition(after)[1], "a swap is finished once"
         return NEW
 
@@ -97,6 +103,9 @@ def test_partition_install(own: int, dropped: int, limit: int) -> None:
     assert do(receiver.driver, RebaseLog(2, content)).fault is None
     progress.done = True
     do(receiver.driver, CloseStaging(False))
+    receiver.store.append(following)
+    receiver.store.sync()
+    progress.acknowledged = True
     run.end()
     assert set(run.outcomes) == {OLD, NEW} and run.points > 15
 

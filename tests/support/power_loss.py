@@ -15,6 +15,9 @@ from shardsrv.sim.disk import SimDisk
 from tests.support.durable import FIRST_BOOT, LATER_BOOT, Partition
 from tests.support.logs import Chain
 
+TOTAL: Counter[str] = Counter()
+"""Moments at which power was lost in this run, and disks that were started from."""
+
 
 @attrs.define(eq=False)
 class PowerLoss:
@@ -37,10 +40,12 @@ class PowerLoss:
     def point(self) -> None:
         """Judge all outcomes of a power loss at this moment."""
         self.points += 1
+        TOTAL["moments"] += 1
         if self.points % self.stride:
             return
         for after in self.disk.legal_outcomes(self.limit, random.Random(self.points)):
             self.disks += 1
+            TOTAL["disks"] += 1
             self.outcomes[self.judge(after)] += 1
 
     def end(self) -> None:

@@ -159,7 +159,7 @@ class PartitionSide:
     @classmethod
     def make(cls, entries: int, *, segment_size: int = 1500) -> PartitionSide:
         disk, chain = SimDisk(), Chain()
-        store = Partition.open(disk, segment_size=segment_size, members=3)
+        store = Partition.open(disk, segment_size=segment_size)
         for number in range(entries):
             store.append(chain.send(2, 64) if number % 3 else chain.other(40))
         store.sync()
@@ -186,4 +186,4 @@ class PartitionSide:
 def reopen_partition(disk: SimDisk) -> tuple[Partition, bool]:
     """What a start finds: (the partition, whether a swap was brought to its end). Raises what refuses."""
     swapped = finish_swap(disk, PARTITION, Checkpoint(disk, PARTITION).write)
-    return Partition.open(disk, LATER_BOOT, segment_size=1500, members=3), swapped
+    return Partition.open(disk, LATER_BOOT, segment_size=1500), swapped

@@ -316,6 +316,56 @@ def test_segments_that_do_not_fit_together_are_refused() -> None:
     assert isinstance(fetch(server.driver, receiver.driver, without_last).fault, faults.ContentMismatch)
 
 
+def test_a_segment_that_is_not_the_one_of_the_manifest_is_refused() -> None:
+    """Whole, chained, and still not what was promised."""
+    server, receiver = PartitionSide.make(12), PartitionSide.make(2)
+    offer = server.offer()
+    artifact, source = offer.artifacts[1]
+    other = Artifact(artifact.kind, artifact.frontier, artifact.length, artifact.checksum ^ 1)
+    checked = fetch(
+        server.driver, receiver.driver, type(offer)(12, 12, (offer.artifacts[0], (other, source), *offer.artifacts[2:]))
+    )
+    assert isinstance(checked.fault, faults.ArtifactDamaged) and not checked.own
+
+
+def test_what_another_transfer_left_in_the_staging_goes() -> None:
+    server, receiver = PartitionSide.make(12), PartitionSide.make(2)
+    offer = server.offer()
+    assert fetch(server.driver, receiver.driver, offer).fault is None
+    do(receiver.driver, CloseStaging(True))
+    names = receiver.disk.listdir(f"{PARTITION}/{INCOMING}")
+    kept = type(offer)(12, 12, (offer.artifacts[0], offer.artifacts[-1]))
+    do(receiver.driver, OpenStaging(1, tuple(artifact for artifact, _ in kept.artifacts)))
+    assert len(names) > 3 and len(receiver.disk.listdir(f"{PARTITION}/{INCOMING}")) == 2
+
+
+def test_a_staged_file_is_as_long_as_its_artifact() -> None:
+    """What is behind it would be renamed into the log with it."""
+    server, receiver = PartitionSide.make(12), PartitionSide.make(2)
+    longer, shorter = server.offer(12), server.offer(11)
+    assert longer.artifacts[-1][0].length > shorter.artifacts[-1][0].length
+    assert fetch(server.driver, receiver.driver, longer).fault is None
+    do(receiver.driver, CloseStaging(True))
+    assert fetch(server.driver, receiver.driver, shorter).fault is None
+    assert (
+        receiver.disk.size(receiver.driver.staging.path(len(shorter.artifacts) - 1)) == shorter.artifacts[-1][0].length
+    )
+
+
+def test_names_are_durable_in_both_directories_before_a_commitment_goes() -> None:
+    _, receiver, content = swap()
+    do(receiver.driver, InstallSnapshot(5, content))
+    calls: list[tuple[str, str]] = []
+    receiver.disk.after_call = lambda call: calls.append((call.name, call.path))
+    finish_swap(receiver.disk, PARTITION, lambda payload: calls.append(("checkpoint", "")))
+    incoming = f"{PARTITION}/{INCOMING}"
+    gone = calls.index(("unlink", f"{incoming}/{READY}"))
+    renamed = max(number for number, (name, _) in enumerate(calls) if name == "rename")
+    for directory in (PARTITION, incoming):
+        assert renamed < calls.index(("fsync_dir", directory), renamed) < calls.index(("checkpoint", "")) < gone
+    assert calls[-1] == ("fsync_dir", incoming)
+
+
 def test_a_segment_of_another_partition_is_refused() -> None:
     server, receiver = PartitionSide.make(12), PartitionSide.make(2)
     offer = server.offer()

@@ -16,6 +16,7 @@ from shardsrv.vsr.transfer_effects import (
     CheckStaged,
     InstallSnapshot,
     LoadOffer,
+    Note,
     OpenStaging,
     RebaseLog,
     StageChunk,
@@ -644,3 +645,33 @@ def test_the_state_that_travels_is_never_the_receivers() -> None:
     fields = frame_fields(receiver, Nonces(9).draw(), sender=2)
     feed(receiver, RequestStateTransferHeader(**fields))
     assert not receiver.asked(LoadOffer) and receiver.sent(StateTransferTargetHeader)[0].available == 0
+
+
+def test_notes_carry_the_facts_that_operators_need() -> None:
+    server, receiver, link = pair()
+    receiver.host.commit_min = 3
+    receiver.transfer.receiver.stall_rounds = 2
+    out: list[Any] = []
+    assert receiver.transfer.range_evicted(0, 31, out)
+    receiver.run(out)
+    link.deliver()
+    facts = {effect.name: effect.facts for effect in receiver.log + server.log if type(effect) is Note}
+    assert facts[notes.CONVERTED] == {"peer": 0, "first_retained": 31, "local_commit": 3, "attempts": 2}
+    installed = facts[notes.INSTALLED]
+    assert (installed["applied_frontier"], installed["commit_op"], installed["table_frontier"]) == (40, 50, 50)
+    serving_facts = facts[notes.SERVING]
+    assert (serving_facts["requester"], serving_facts["commit_op"], serving_facts["generation"]) == (1, 50, 40)
+    assert serving_facts["artifacts"] == 2 and serving_facts["bytes"] > 1000
+    assert facts[notes.PAIR_RECORDED] == {"checkpoint_op": 40}
+
+
+def test_stalls_and_an_end_name_the_attempts_after_the_burn() -> None:
+    receiver = Member(1)
+    receiver.arm()
+    receiver.tick(60)
+    burned = [
+        (effect.name, effect.facts["attempts"])
+        for effect in receiver.log
+        if type(effect) is Note and effect.name in (notes.STALLED, notes.ABANDONED)
+    ]
+    assert burned == [*((notes.STALLED, number) for number in range(1, 6)), (notes.ABANDONED, 6)]

@@ -333,3 +333,21 @@ def test_a_vote_that_was_not_wiped_away_does_elect() -> None:
     cluster = started()
     cluster.nodes[0].kill()
     cluster.run_until(lambda: cluster.nodes[1].replica.leads)
+
+
+def test_a_group_that_was_just_made_asks_nobody() -> None:
+    """Metadata is made with its first record before the replica is: the driver says that it is new."""
+    from shardsrv.vsr.policy import metadata_policy
+    from shardsrv.vsr.replica import GroupIdentity, Replica
+    from shardsrv.vsr.state import VsrState
+    from tests.support.vsr_cluster import LedgerPlane
+
+    def made(**facts: Any) -> Replica:
+        identity = GroupIdentity(CLUSTER, 1 << 63, 0, 0, 3)
+        state = VsrState(CLUSTER, 0, 3, incarnation=5, **facts)
+        replica = Replica.recover(identity, metadata_policy(), LedgerPlane(), state, disk=DiskFacts(fresh=True))
+        replica.start()
+        return replica
+
+    assert made().leads and made().status == NORMAL
+    assert made(view=1).status == RECOVERING, "a group that was in a view is not new, whatever is said"
