@@ -89,10 +89,12 @@ def test_a_planted_bug_is_found(name: str) -> None:
 def test_a_red_run_is_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     from shardsrv.plane.partition import dedup
 
-    monkeypatch.setattr(dedup.DedupWindow, "find", lambda self, key: None)
+    try:
+        monkeypatch.setattr(dedup.DedupWindow, "find", lambda self, key: None)
+    except TypeError:
+        pytest.skip("a compiled class cannot be replaced; runs with SHARDSRV_PURE=1")
     red = next((result for seed in range(60, 75) if (result := run(seed, 1, 15)).violation is not None), None)
-    if red is None:
-        pytest.skip("the compiled window cannot be replaced")
+    assert red is not None
     smaller, overrides = shrink(red)
     assert smaller.violation is not None
     assert red.violation is not None
