@@ -12,6 +12,7 @@ import attrs
 
 from shardsrv._core import Prepare
 from shardsrv.store.group_key import GroupKey
+from shardsrv.wire.constants import Operation
 
 _BATCH_HEADER: Final = 256
 
@@ -127,6 +128,15 @@ class GroupHistory:
         self.timestamp = plane.timestamp
         self.next_offset = getattr(plane, "next_offset", 0)
         self.generation = getattr(plane, "purge_generation", 0)
+
+    def resume(self, prepare: Prepare) -> None:
+        """``prepare`` is the next entry of a member that kept more than had to survive."""
+        while len(self.entries) < prepare.op - 1:
+            number = len(self.entries) + 1
+            before = self.next_offset, self.generation, self.timestamp
+            self.entries.append(Entry(number, 0, b"", 0, (), 0, *before, unknown=True))
+        if prepare.operation == Operation.SEND_MESSAGES:
+            self.next_offset = int.from_bytes(prepare.body[8:16], "little")
 
     def lose(self, kept: Callable[[Entry], bool]) -> None:
         """Entries behind the last one that must be kept may be gone: what is known of them is void."""

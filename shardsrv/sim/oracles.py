@@ -61,6 +61,9 @@ class Agreement:
             return Entry(prepare.op, prepare.checksum, reply, 0, (), 0, 0, 0, 0), False
         known = group.at(prepare.op)
         if known is None:
+            if prepare.op > group.head + 1 and group.losses:
+                # What was allowed to be lost was not, on this member; it goes on from there.
+                group.resume(prepare)
             if prepare.op != group.head + 1:
                 text = f"{node.name} commits op {prepare.op} of {key}, known up to {group.head}"
                 raise Violation("agreement", text)

@@ -248,7 +248,12 @@ class World:
         if node.up:
             groups = [*([node.metadata] if node.metadata else []), *node.groups.values()]
             self._synced[node.index] = {group.key: group.log.synced_op for group in groups}
-        if len(self._doubt) > self.minority:
+        self._count_doubt()
+
+    def _count_doubt(self) -> None:
+        """Members whose copies may be gone: by a loss of power, or because their bytes were changed."""
+        spoiled = [node.index for node in self.nodes if self.spoiled(node)]
+        if len(dict.fromkeys([*self._doubt, *spoiled])) > self.minority:
             self.count("power losses beyond replicated")
             for key in list(self.oracles.history.groups):
                 self.oracles.lossy(key, self._quorum_synced(key))
@@ -296,6 +301,8 @@ class World:
         if (size < BLOCK and misdirected) or not size:
             return False
         self.blame(node, "misdirected write" if misdirected else "rot")
+        if self._doubt:
+            self._count_doubt()
         if misdirected:
             other = random.choice(paths)
             blocks = max(1, node.disk.size(other) // BLOCK)
