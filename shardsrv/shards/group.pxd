@@ -1,7 +1,6 @@
 """C fields and C calls of the classes of `shardsrv.shards.group`, for its compiled form only; the fields are explained there."""
 
 from shardsrv.vsr.effects cimport Append, Committed, Refused
-from shardsrv.vsr.replica cimport Replica
 
 
 cdef class Admission:
@@ -12,7 +11,7 @@ cdef class Group:
     cdef public object host
     cdef public Admission admission
     cdef public list written
-    cdef public Replica replica
+    cdef public object replica
     cdef public object log
     cdef public long long append_token
     cdef public long long appended_bytes

@@ -1,6 +1,5 @@
 """C fields of the classes of `shardsrv.shards.partition_group`, for its compiled form only; the fields are explained there."""
 
-from shardsrv.plane.partition.plane cimport PartitionPlane
 from shardsrv.shards.group cimport Group
 
 
@@ -11,7 +10,7 @@ cdef class PartitionGroup(Group):
     cdef public bint closed
     cdef public object counter_slot
     cdef public object identity
-    cdef public PartitionPlane plane
+    cdef public object plane
     cdef public dict polled
     cdef public int purging
     cdef public bint replayed
