@@ -1,4 +1,5 @@
-"""A send and a poll through a whole shard in one process: reactor, router, replica, plane and log, the client being the other
+"""A send and a poll through a whole shard in one process: reactor, router, replica, plane and log, the client being
+the other
 end of a socket pair. The client's own system calls are part of the figure."""
 
 from itertools import count
@@ -14,7 +15,8 @@ from tests.support.batches import encode_batch
 
 ROUNDS = 2_000
 LARGE_ROUNDS = 100
-"""Few enough that a run stays below the bound of what may be unsynced: nothing syncs while the interpreter is busy here."""
+"""Few enough that a run stays below the bound of what may be unsynced: nothing syncs while the interpreter is busy
+here."""
 
 
 def batch(messages: int, size: int) -> bytes:
