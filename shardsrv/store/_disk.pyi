@@ -71,3 +71,9 @@ class EntryRun:
 
     def settle(self) -> None:
         """What was buffered is written: go on behind it."""
+
+def sync_files(handles: list[int]) -> tuple[int, int] | None:
+    """Sync the data of every file, giving the interpreter away once for all of them.
+
+    Returns: None, or (position in ``handles``, errno) of the first that failed; those behind it were not tried.
+    """

@@ -8,7 +8,7 @@ decided by `shardsrv.store.log`.
 cimport cython
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from posix.types cimport off_t
 
 from shardsrv._core cimport (
@@ -17,6 +17,9 @@ from shardsrv._core cimport (
 )
 
 import os
+
+cdef extern from "unistd.h" nogil:
+    int fdatasync(int fd)
 
 cdef extern from "sys/uio.h" nogil:
     cdef struct iovec:
@@ -179,3 +182,30 @@ cdef class EntryRun:
         self.count = 0
         self.head = None
         self.entries.clear()
+
+
+def sync_files(list handles not None):
+    """Sync the data of every file, giving the interpreter away once for all of them.
+
+    Returns: None, or (position in ``handles``, errno) of the first that failed; those behind it were not tried.
+    """
+    cdef Py_ssize_t count = len(handles)
+    cdef Py_ssize_t index
+    cdef int failed = 0
+    cdef int* descriptors = <int*>malloc((count + 1) * sizeof(int))
+    if descriptors == NULL:
+        raise MemoryError
+    try:
+        for index in range(count):
+            descriptors[index] = handles[index]
+        index = 0
+        with nogil:
+            while index < count:
+                if fdatasync(descriptors[index]) == 0:
+                    index += 1
+                elif errno != EINTR:
+                    failed = errno
+                    break
+        return (index, failed) if failed else None
+    finally:
+        free(descriptors)

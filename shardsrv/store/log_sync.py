@@ -7,6 +7,7 @@ also when nobody looks at the plan again; descriptors of a plan stay open until 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from shardsrv.errors import SyncFailed
@@ -53,19 +54,43 @@ class SyncPlan:
             for (segment, _), handle in zip(self.covered, self.fds, strict=True):
                 path = segment.path
                 self._disk.fdatasync(handle)
-            if self.directory:
-                path = self._log.directory
-                self._disk.fsync_dir(path)
         except OSError as error:
-            if self._log.closed:
-                # Deleted while the sync was out: nobody waits for it, and its files may be gone.
+            self._refuse(error, path)
+            return
+        self.run_names()
+
+    def run_names(self) -> None:
+        """The second half of `run`: the files are synced, here or together with those of other plans.
+
+        Raises:
+            SyncFailed: as `run`.
+        """
+        if self.directory:
+            path = self._log.directory
+            try:
+                self._disk.fsync_dir(path)
+            except OSError as error:
+                self._refuse(error, path)
                 return
-            self.failed = True
-            fault = disk_fault(error, path, SYNC)
-            self._log.fence(str(fault))
-            assert isinstance(fault, SyncFailed)
-            raise fault from error
         self.done = True
+
+    def refuse(self, position: int, number: int) -> None:
+        """A sync of the files of several plans failed with errno ``number`` at file ``position`` of this one.
+
+        Raises:
+            SyncFailed: as `run`.
+        """
+        self._refuse(OSError(number, os.strerror(number)), self.covered[position][0].path)
+
+    def _refuse(self, error: OSError, path: str) -> None:
+        if self._log.closed:
+            # Deleted while the sync was out: nobody waits for it, and its files may be gone.
+            return
+        self.failed = True
+        fault = disk_fault(error, path, SYNC)
+        self._log.fence(str(fault))
+        assert isinstance(fault, SyncFailed)
+        raise fault from error
 
     def adopt(self) -> None:
         """Say that somebody else synced everything this plan covers (one `syncfs` for many logs)."""
