@@ -1,8 +1,7 @@
 """The syncer: one round of syncs at a time for all logs of a shard.
 
 A round covers every log that somebody waits for, and every log whose unsynced entries are due in the background.
-Threads do nothing but the
-system calls, which release the interpreter. Invariants:
+Threads do nothing but the system calls, which release the interpreter. Invariants:
 
 * a round is planned between turns, when all entries of a turn are written: its plan covers exactly the tokens taken
   with it;
@@ -19,14 +18,14 @@ import trio
 
 from shardsrv.errors import DiskFault
 from shardsrv.shards.group import Admission
-from shardsrv.store._disk import sync_files
 from shardsrv.store.disk import SYNC, Disk, disk_fault
+from shardsrv.store.log_sync import SyncPlan, run_together
 
 SYNCFS_ABOVE = 16
 """Dirty files in one round above which one `syncfs` beats a `fdatasync` each (1,000 files: 73 ms against 5.8 ms)."""
 
 
-def run_plans(disk: Disk, directory: str, affinity: frozenset[int], plans: list[Any]) -> None:
+def run_plans(disk: Disk, directory: str, affinity: frozenset[int], plans: list[SyncPlan]) -> None:
     """Sync what the plans name. Runs in a thread; raises `DiskFault`.
 
     A worker thread inherits the processor pin of its shard and would compete with the pump: it leaves for
@@ -34,7 +33,7 @@ def run_plans(disk: Disk, directory: str, affinity: frozenset[int], plans: list[
     """
     os.sched_setaffinity(0, affinity)
     if len(plans) <= SYNCFS_ABOVE:
-        run_together(plans)
+        run_together(disk, plans)
         return
     handle = disk.open_read(directory)
     try:
@@ -45,23 +44,6 @@ def run_plans(disk: Disk, directory: str, affinity: frozenset[int], plans: list[
         disk.close(handle)
     for plan in plans:
         plan.adopt()
-
-
-def run_together(plans: list[Any]) -> None:
-    """Sync the files of all plans in one call: a thread that asks for the interpreter after each file would stop the
-    pump as often. A file that fails ends the round; nothing of it is taken for synced. Raises `DiskFault`."""
-    places = [(plan, position) for plan in plans for position in range(len(plan.fds))]
-    handles = [plan.fds[position] for plan, position in places]
-    while (failed := sync_files(handles)) is not None:
-        index, number = failed
-        plan, position = places[index]
-        plan.refuse(position, number)
-        # Returned: its partition was deleted meanwhile. The others go on without it.
-        plans = [other for other in plans if other is not plan]
-        places = [place for place in places[index + 1 :] if place[0] is not plan]
-        handles = [other.fds[at] for other, at in places]
-    for plan in plans:
-        plan.run_names()
 
 
 class Syncer:

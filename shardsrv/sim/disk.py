@@ -21,15 +21,7 @@ from typing import Any
 import attrs
 
 from shardsrv._core import xxh3
-from shardsrv.sim.disk_choices import (
-    BLOCK,
-    ChoicePoint,
-    NameChange,
-    SimDirectory,
-    combinations,
-    draw,
-    reachable_files,
-)
+from shardsrv.sim.disk_choices import BLOCK, ChoicePoint, NameChange, SimDirectory, combinations, draw, reachable_files
 from shardsrv.sim.disk_file import SECTOR, SimFile
 
 
@@ -143,6 +135,14 @@ class SimDisk:
             self.on_slow_sync(held.path)
         held.file.sync()
         self._after(call)
+
+    def fdatasync_all(self, handles: list[int]) -> tuple[int, int] | None:
+        for position, handle in enumerate(handles):
+            try:
+                self.fdatasync(handle)
+            except OSError as error:
+                return position, error.errno or errno.EIO
+        return None
 
     # --- names -----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from shardsrv.sim.node_base import NodeBase
 from shardsrv.store.boot import BootRecord
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.layout import SNAPSHOT
+from shardsrv.store.log_sync import run_together
 from shardsrv.store.snapshot import read_snapshot, write_snapshot
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed
@@ -92,13 +93,11 @@ class NodeDisk(NodeBase):
         failures = self._run_plans(planned) if early else None
         self.later(self._sync_delay(), self._end_round, planned, early, failures, covered)
 
-    @staticmethod
-    def _run_plans(planned: list[Any]) -> DiskFault | None:
-        for _, plan, _, _ in planned:
-            try:
-                plan.run()
-            except DiskFault as error:
-                return error
+    def _run_plans(self, planned: list[Any]) -> DiskFault | None:
+        try:
+            run_together(self.disk, [plan for _, plan, _, _ in planned])
+        except DiskFault as error:
+            return error
         return None
 
     def _end_round(self, planned: list[Any], early: bool, failure: DiskFault | None, covered: int) -> None:

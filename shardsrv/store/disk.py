@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from shardsrv.errors import DiskFault, DiskFull, SyncFailed, Unreadable
+from shardsrv.store._disk import sync_files
 from shardsrv.store.faults import WriteFailed
 
 MAX_VECTORS = 1024
@@ -24,7 +25,7 @@ READ = "read"
 
 
 class Disk(Protocol):
-    """Calls of a file system that the drivers need. Every method may raise `OSError`."""
+    """Calls of a file system that the drivers need. Every method may raise `OSError` unless it says otherwise."""
 
     def open_read(self, path: str) -> int:
         """Open an existing file for reading."""
@@ -43,6 +44,10 @@ class Disk(Protocol):
 
     def fdatasync(self, handle: int) -> None:
         """Data and length of the file reach stable storage."""
+
+    def fdatasync_all(self, handles: list[int]) -> tuple[int, int] | None:
+        """`fdatasync` of each in turn. Raises nothing: returns None, or (position in ``handles``, errno) of the first
+        that failed; those behind it were not tried."""
 
     def fsync_dir(self, path: str) -> None:
         """Names in the directory reach stable storage."""
@@ -89,6 +94,7 @@ class OsDisk:
         self.pwritev = os.pwritev
         self.preadv = os.preadv
         self.fdatasync = os.fdatasync
+        self.fdatasync_all = sync_files
         self.truncate = os.ftruncate
         self.close = os.close
 

@@ -48,34 +48,25 @@ class SyncPlan:
         Raises:
             SyncFailed: the log is fenced from now on, whatever becomes of the plan.
         """
-        path = self._log.directory
-        try:
-            # The handles of the plan: a segment that is retired meanwhile keeps none of its own.
-            for (segment, _), handle in zip(self.covered, self.fds, strict=True):
-                path = segment.path
-                self._disk.fdatasync(handle)
-        except OSError as error:
-            self._refuse(error, path)
-            return
-        self.run_names()
+        run_together(self._disk, [self])
 
     def run_names(self) -> None:
-        """The second half of `run`: the files are synced, here or together with those of other plans.
+        """The second half of `run_together`: the files are synced.
 
         Raises:
             SyncFailed: as `run`.
         """
         if self.directory:
-            path = self._log.directory
             try:
-                self._disk.fsync_dir(path)
+                self._disk.fsync_dir(self._log.directory)
             except OSError as error:
-                self._refuse(error, path)
+                self._refuse(error, self._log.directory)
                 return
         self.done = True
 
     def refuse(self, position: int, number: int) -> None:
-        """A sync of the files of several plans failed with errno ``number`` at file ``position`` of this one.
+        """The sync of file ``position`` of ``fds`` failed with errno ``number``. Returns when the log was deleted
+        meanwhile.
 
         Raises:
             SyncFailed: as `run`.
@@ -95,3 +86,25 @@ class SyncPlan:
     def adopt(self) -> None:
         """Say that somebody else synced everything this plan covers (one `syncfs` for many logs)."""
         self.done = True
+
+
+def run_together(disk: Disk, plans: list[SyncPlan]) -> None:
+    """Run several plans: the files of all, then the names; data before names.
+
+    The files go to the disk in one call, since a thread that asks for the interpreter after each of them would stop
+    the pump as often. A file that fails ends the round, and no plan of it is taken for synced; a log that was deleted
+    meanwhile holds up nobody.
+
+    Raises:
+        SyncFailed: the log of the plan that failed is fenced from now on.
+    """
+    # The handles of the plans: a segment that is retired meanwhile keeps none of its own.
+    places = [(plan, position) for plan in plans for position in range(len(plan.fds))]
+    while (failed := disk.fdatasync_all([plan.fds[position] for plan, position in places])) is not None:
+        index, number = failed
+        gone, position = places[index]
+        gone.refuse(position, number)
+        plans = [plan for plan in plans if plan is not gone]
+        places = [place for place in places[index + 1 :] if place[0] is not gone]
+    for plan in plans:
+        plan.run_names()

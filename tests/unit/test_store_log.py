@@ -9,6 +9,7 @@ import pytest
 
 from shardsrv._core import Prepare, slice_prepares
 from shardsrv.errors import DiskFull, OurFault, SyncFailed
+from shardsrv.store._disk import sync_files
 from shardsrv.store.disk import OsDisk
 from shardsrv.store.faults import LogFenced, WriteFailed
 from shardsrv.store.index import SparseIndex
@@ -228,6 +229,7 @@ class Failing(OsDisk):
         self.fail: dict[str, int] = {}
         self.pwritev = self._pwritev  # type: ignore[assignment]
         self.fdatasync = self._fdatasync  # type: ignore[assignment]
+        self.fdatasync_all = self._fdatasync_all  # type: ignore[assignment]
         self.truncate = self._truncate  # type: ignore[assignment]
 
     def _check(self, name: str) -> None:
@@ -244,6 +246,9 @@ class Failing(OsDisk):
     def _fdatasync(self, handle: int) -> None:
         self._check("fdatasync")
         os.fdatasync(handle)
+
+    def _fdatasync_all(self, handles: list[int]) -> tuple[int, int] | None:
+        return (0, self.fail["fdatasync"]) if "fdatasync" in self.fail else sync_files(handles)
 
     def _truncate(self, handle: int, length: int) -> None:
         self._check("truncate")
