@@ -273,7 +273,11 @@ class Polls:
         """A poll of another shard's connection."""
 
         def answer(parts: list, length: int) -> None:
-            self._links.send(sender, records.POLL_REPLY, records.PollReply(record.token, 0).pack(), b"".join(parts))
+            try:
+                self._links.send(sender, records.POLL_REPLY, records.PollReply(record.token, 0).pack(), b"".join(parts))
+            except MemoryError:
+                # An offset that was stored with it stays: to its consumer this is an answer lost on the way.
+                refuse(ErrorCode.TRANSIENT_NOT_ACCEPTED)
 
         def refuse(status: int) -> None:
             self._links.send(sender, records.POLL_REPLY, records.PollReply(record.token, status).pack())
