@@ -7,18 +7,24 @@ Invariants:
 * nothing at or below a commit point that any vote names is dropped;
 * the entries that are decided chain, or the merge refuses and changes nothing;
 * a vote of a suspect denies nothing, and counts towards no quorum unless every member has voted; a vote of an earlier
-  incarnation does not count at all.
+  incarnation does not count at all;
+* the log of the latest log view is the canonical one. A trusted member holds all that its log view was started with,
+  so what it lacks of older views was never acknowledged. A suspect may have lost the end of it: where only suspects
+  have the latest log view, the logs of the next older one go on from where theirs end, as far as they chain; and so on
+  down to the first log view that a trusted member has. What does not chain was not in the later log, which held
+  everything acknowledged before it.
 
 Each op above the commit point is decided by the first row of OP_TABLE whose facts hold:
 
-| row | nack quorum denies | header known | conflict | copy held | all voted | only suspects silent | verdict |
-|---|---|---|---|---|---|---|---|
-| conflict | | | yes | | | | REFUSE |
-| denied | yes | | no | | | | CUT |
-| kept | no | yes | no | yes | | | KEEP |
-| missing | no | | no | | no | | WAIT |
-| lost within the window | no | | no | | yes | yes | CUT |
-| damaged everywhere | no | | no | | yes | no | REFUSE |
+| row | branches off | denied | header known | conflict | copy held | all voted | only suspects silent | verdict |
+|---|---|---|---|---|---|---|---|---|
+| branches off | yes | | | | | | | CUT |
+| conflict | no | | | yes | | | | REFUSE |
+| denied | no | yes | | no | | | | CUT |
+| kept | no | no | yes | no | yes | | | KEEP |
+| missing | no | no | | no | | no | | WAIT |
+| lost within the window | no | no | | no | | yes | yes | CUT |
+| damaged everywhere | no | no | | no | | yes | no | REFUSE |
 """
 
 from __future__ import annotations
@@ -92,6 +98,7 @@ class Refused:
 _Row = tuple[tuple[bool | None, ...], str, str]
 
 OP_FACTS: Final = (
+    "it branches off the log of a later view",
     "a nack quorum denies it",
     "its header is known",
     "two canonical votes differ",
@@ -100,21 +107,22 @@ OP_FACTS: Final = (
     "only suspects are silent",
 )
 OP_TABLE: Final[tuple[_Row, ...]] = (
-    # denied, header known, conflict, copy held, all voted, only suspects silent
-    ((None, None, True, None, None, None), REFUSE, "conflict"),
-    ((True, None, False, None, None, None), CUT, "denied"),
-    ((False, True, False, True, None, None), KEEP, "kept"),
-    ((False, True, False, False, False, None), WAIT, "missing"),
-    ((False, False, False, None, False, None), WAIT, "missing"),
-    ((False, True, False, False, True, True), CUT, "lost within the window"),
-    ((False, False, False, None, True, True), CUT, "lost within the window"),
-    ((False, True, False, False, True, False), REFUSE, "damaged everywhere"),
-    ((False, False, False, None, True, False), REFUSE, "damaged everywhere"),
+    # branches off, denied, header known, conflict, copy held, all voted, only suspects silent
+    ((True, None, None, None, None, None, None), CUT, "branches off"),
+    ((False, None, None, True, None, None, None), REFUSE, "conflict"),
+    ((False, True, None, False, None, None, None), CUT, "denied"),
+    ((False, False, True, False, True, None, None), KEEP, "kept"),
+    ((False, False, True, False, False, False, None), WAIT, "missing"),
+    ((False, False, False, False, None, False, None), WAIT, "missing"),
+    ((False, False, True, False, False, True, True), CUT, "lost within the window"),
+    ((False, False, False, False, None, True, True), CUT, "lost within the window"),
+    ((False, False, True, False, False, True, False), REFUSE, "damaged everywhere"),
+    ((False, False, False, False, None, True, False), REFUSE, "damaged everywhere"),
 )
 
 
 def decide_op(*facts: bool) -> tuple[str, str]:
-    """(verdict, row) of the first row that matches the six facts."""
+    """(verdict, row) of the first row that matches the seven facts."""
     for row, verdict, label in OP_TABLE:
         if all(want is None or want == have for want, have in zip(row, facts, strict=True)):
             return verdict, label
@@ -141,22 +149,20 @@ def merge(votes: Sequence[Vote], members: int, known: Sequence[int] = ()) -> Dec
     if len(trusted) < quorum and not everybody:
         return Wait("a quorum of votes")
     deciding = trusted if len(trusted) >= quorum else counted
-    log_view = max(vote.log_view for vote in deciding)
-    canonical = [vote for vote in deciding if vote.log_view == log_view]
+    logs = _Logs(counted, deciding, _canonical(deciding), members)
     commit = 0
     for vote in counted:
         commit = max(commit, vote.commit, *(header.commit for header in vote.headers.values()))
-    head = max(commit, max(vote.op for vote in canonical))
+    point, conflict = _commit_point(counted, commit)
+    if conflict:
+        return Refused("two committed entries", commit)
     headers: dict[int, Any] = {}
     holders: dict[int, int] = {}
+    if point is not None:
+        headers[commit], holders[commit] = point, _mask(counted, commit, point)
+    head = max(commit, logs.head)
     for op in range(commit + 1, head + 1):
-        header, conflict = _canonical_header(canonical, op)
-        silent = [vote for vote in deciding if not _denies(vote, op, header, log_view)]
-        denied = len(deciding) - len(silent) >= nack_quorum(members)
-        mask = _mask(counted, op, header)
-        known_header = header is not None
-        only_suspects = all(vote.suspect for vote in silent)
-        verdict, label = decide_op(denied, known_header, conflict, bool(mask), everybody, only_suspects)
+        header, mask, verdict, label = logs.decide(op, headers.get(op - 1))
         if verdict == CUT:
             head = op - 1
             break
@@ -164,9 +170,53 @@ def merge(votes: Sequence[Vote], members: int, known: Sequence[int] = ()) -> Dec
             return Wait(f"op {op}: {label}")
         if verdict == REFUSE:
             return Refused(label, op)
-        headers[op] = header
-        holders[op] = mask
+        headers[op], holders[op] = header, mask
     return _checked(counted, commit, head, headers, holders)
+
+
+@attrs.frozen
+class _Logs:
+    """The logs of a merge: those of all ``counted`` votes, of the ``deciding`` ones, and of the ``canonical`` ones, a
+    list for each log view, the latest first."""
+
+    counted: Sequence[Vote]
+    deciding: Sequence[Vote]
+    canonical: Sequence[Sequence[Vote]]
+    members: int
+
+    @property
+    def head(self) -> int:
+        """The highest op of a canonical log."""
+        return max(vote.op for votes in self.canonical for vote in votes)
+
+    def decide(self, op: int, below: Any) -> tuple[Any, int, str, str]:
+        """(header, mask of holders, verdict, row) of ``op``, where ``below`` is the entry decided before it or
+        None."""
+        level = next(level for level, votes in enumerate(self.canonical) if any(vote.op >= op for vote in votes))
+        votes = self.canonical[level]
+        header, conflict = _canonical_header(votes, op)
+        branches_off = level > 0 and header is not None and below is not None and header.parent != below.checksum
+        silent = [vote for vote in self.deciding if not _denies(vote, op, header, votes[0].log_view)]
+        denied = len(self.deciding) - len(silent) >= nack_quorum(self.members)
+        mask = _mask(self.counted, op, header)
+        all_voted = len(self.counted) == self.members
+        only_suspects = all(vote.suspect for vote in silent)
+        known = header is not None
+        return header, mask, *decide_op(branches_off, denied, known, conflict, bool(mask), all_voted, only_suspects)
+
+
+def _canonical(deciding: Sequence[Vote]) -> list[list[Vote]]:
+    """The votes whose logs make the canonical one, a list for each log view, the latest first: down to the first log
+    view that a trusted member has."""
+    by_view: dict[int, list[Vote]] = {}
+    for vote in deciding:
+        by_view.setdefault(vote.log_view, []).append(vote)
+    canonical = []
+    for log_view in sorted(by_view, reverse=True):
+        canonical.append(by_view[log_view])
+        if any(not vote.suspect for vote in by_view[log_view]):
+            break
+    return canonical
 
 
 def _canonical_header(canonical: Sequence[Vote], op: int) -> tuple[Any, bool]:
@@ -204,23 +254,26 @@ def _mask(votes: Sequence[Vote], op: int, header: Any) -> int:
     return mask
 
 
-def _checked(
-    votes: Sequence[Vote], commit: int, head: int, headers: dict[int, Any], holders: dict[int, int]
-) -> Decided | Refused:
-    """The decision, once its entries chain (S1-19)."""
-    if head - commit >= SUFFIX_MAX:
-        return Refused("more entries are not committed than a view can carry", head)
+def _commit_point(votes: Sequence[Vote], commit: int) -> tuple[Any, bool]:
+    """(header of the entry at the commit point, or None where no vote that committed it shows it; whether two
+    differ)."""
     point = None
     for vote in votes:
         header = vote.headers.get(commit)
         if header is None or vote.commit < commit:
             continue
         if point is not None and point.checksum != header.checksum:
-            return Refused("two committed entries", commit)
+            return point, True
         point = header
-    if point is not None:
-        headers[commit] = point
-        holders[commit] = _mask(votes, commit, point)
+    return point, False
+
+
+def _checked(
+    votes: Sequence[Vote], commit: int, head: int, headers: dict[int, Any], holders: dict[int, int]
+) -> Decided | Refused:
+    """The decision, once its entries chain (S1-19)."""
+    if head - commit >= SUFFIX_MAX:
+        return Refused("more entries are not committed than a view can carry", head)
     for op in range(commit + 1, head + 1):
         below = headers.get(op - 1)
         if below is not None and headers[op].parent != below.checksum:

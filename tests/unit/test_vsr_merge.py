@@ -193,3 +193,114 @@ def test_whatever_a_quorum_holds_survives_every_choice_of_votes(members: int) ->
         for op in range(outcome.commit + 1, outcome.head + 1):
             assert outcome.headers[op].checksum == op * 1000
             assert outcome.holders[op]
+
+
+def test_where_a_suspect_lost_the_end_of_the_latest_log_the_older_ones_go_on() -> None:
+    cut = vote(0, 4, log_view=2, commit=3, suspect=True)
+    other = vote(2, 5, log_view=1, commit=3, suspect=True)
+    decided = merge([cut, vote(1, 5, log_view=1, commit=3), other], 3)
+    assert isinstance(decided, Decided) and decided.head == 5, "op 5 was acknowledged before view 2, and is held"
+
+
+def test_an_older_log_that_branches_off_a_cut_later_one_does_not_go_on() -> None:
+    cut = vote(0, 4, log_view=2, commit=3, suspect=True)
+    older = vote(1, 5, log_view=1, commit=3, tags={4: 7, 5: 7})
+    decided = merge([cut, older, vote(2, 3, log_view=1, commit=3, suspect=True)], 3)
+    assert isinstance(decided, Decided) and decided.head == 4 and decided.headers[4].checksum == 4000
+    at_the_commit_point = vote(0, 3, log_view=2, commit=3, suspect=True)
+    older = vote(1, 5, log_view=1, commit=2, tags={3: 7, 4: 7, 5: 7})
+    decided = merge([at_the_commit_point, older, vote(2, 2, log_view=1, commit=2, suspect=True)], 3)
+    assert isinstance(decided, Decided) and decided.head == 3
+
+
+def test_a_log_older_than_that_of_a_trusted_member_does_not_go_on() -> None:
+    cut = vote(0, 3, log_view=3, commit=3, suspect=True)
+    oldest = vote(2, 6, log_view=1, commit=3, suspect=True)
+    decided = merge([cut, vote(1, 4, log_view=2, commit=3), oldest], 3)
+    assert isinstance(decided, Decided) and decided.head == 4, "what was acknowledged before view 2 is in its log"
+
+
+class Past:
+    """A group's past, told without the code under test: views that each start with the best log of a quorum, are
+    adopted by some, and go on with entries that some of these append; then some members lose the ends of their logs.
+
+    A log is the list of the tags of its entries: op n is ``log[n - 1]``.
+    """
+
+    def __init__(self, dice: random.Random, members: int) -> None:
+        self.dice = dice
+        self.members = members
+        self.quorum = replication_quorum(members)
+        self.logs: list[list[int]] = [[] for _ in range(members)]
+        self.log_views = [0] * members
+        self.acknowledged: list[int] = []
+        self.commits = [0] * members
+        for view in range(dice.randint(1, 4)):
+            self.live(view)
+        self.suspects = dice.sample(range(members), dice.randint(0, members))
+        for replica in self.suspects:
+            del self.logs[replica][dice.randint(0, len(self.logs[replica])) :]
+            self.commits[replica] = min(self.commits[replica], len(self.logs[replica]))
+
+    def live(self, view: int) -> None:
+        dice = self.dice
+        voters = dice.sample(range(self.members), self.quorum)
+        best = max(voters, key=lambda replica: (self.log_views[replica], len(self.logs[replica])))
+        start = list(self.logs[best])
+        adopted = [replica for replica in range(self.members) if replica == best or dice.random() < 0.6]
+        for replica in adopted:
+            self.logs[replica], self.log_views[replica] = list(start), view
+        grown = start + [view + 1] * dice.randint(0, 3)
+        for replica in adopted:
+            held = len(grown) if replica == best else dice.randint(len(start), len(grown))
+            self.logs[replica] = grown[:held]
+        held = sorted((len(self.logs[replica]) for replica in adopted), reverse=True)
+        if len(held) >= self.quorum:
+            self.acknowledged = grown[: held[self.quorum - 1]]
+            for replica in adopted:
+                self.commits[replica] = dice.randint(0, min(len(self.acknowledged), len(self.logs[replica])))
+
+    def vote(self, replica: int) -> Vote:
+        log = self.logs[replica]
+        tags = dict(enumerate(log, 1))
+        return vote(
+            replica,
+            len(log),
+            log_view=self.log_views[replica],
+            commit=self.commits[replica],
+            tags=tags,
+            suspect=replica in self.suspects,
+        )
+
+    @property
+    def left(self) -> int:
+        """How many of the acknowledged entries some member still holds."""
+        longest = 0
+        for log in self.logs:
+            same = 0
+            for mine, right in zip(log, self.acknowledged, strict=False):
+                if mine != right:
+                    break
+                same += 1
+            longest = max(longest, same)
+        return longest
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 5, 6, 7])
+def test_what_was_acknowledged_and_is_held_anywhere_survives_a_merge_with_suspects(members: int) -> None:
+    dice = random.Random(members)
+    met = 0
+    for _ in range(3000):
+        past = Past(dice, members)
+        trusted = members - len(past.suspects)
+        heard = range(members) if trusted < past.quorum else dice.sample(range(members), dice.randint(1, members))
+        outcome = merge([past.vote(replica) for replica in heard], members)
+        if isinstance(outcome, Wait):
+            assert len(heard) < members
+            continue
+        assert isinstance(outcome, Decided), outcome
+        met += bool(past.suspects)
+        assert outcome.head >= past.left
+        for op in range(outcome.commit + 1, past.left + 1):
+            assert outcome.headers[op].checksum == op * 1000 + past.acknowledged[op - 1]
+    assert met > 500
