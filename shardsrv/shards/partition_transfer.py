@@ -111,7 +111,7 @@ class PartitionTransferDriver(TransferDriver):
             saved.timestamp,
             payload,
             purge_generation=saved.purge_generation,
-            source=(names, payload, saved.next_offset),
+            source=(names, payload, saved),
         )
 
     def _staged_checkpoint(self, artifacts: tuple[Artifact, ...]) -> tuple[PartitionCheckpoint, bytes]:
@@ -159,7 +159,8 @@ class PartitionTransferDriver(TransferDriver):
     def rebase(self, content: Checked) -> int:
         """See `TransferDriver.rebase`."""
         log = self._log
-        resume = ResumePoint(content.op, content.checksum, content.source[2])
+        saved: PartitionCheckpoint = content.source[2]
+        resume = ResumePoint(saved.op, saved.checksum, saved.next_offset, saved.purge_op, saved.purge_generation)
         self.staging.close(keep=True)
         reload_log(log, resume, lambda: self._swap())
         return log.first_op

@@ -34,7 +34,7 @@ from shardsrv.shards.pump import Pump
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.syncer import Syncer
 from shardsrv.store.boot import BootEntry, BootRecord
-from shardsrv.store.checkpoint import Checkpoint
+from shardsrv.store.checkpoint import Checkpoint, checkpoint_fault
 from shardsrv.store.descriptors import DescriptorPool
 from shardsrv.store.disk import Disk, sync_names
 from shardsrv.store.faults import PartitionLost, SuperblockUndecodable, SuperblockUnreadable
@@ -48,6 +48,7 @@ from shardsrv.store.log_opening import LogFacts
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Empty, Present, Unreadable
 from shardsrv.store.segment import GroupIdentity as LogIdentity
+from shardsrv.store.set_aside import asides
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed
 from shardsrv.vsr.policy import partition_policy
@@ -196,7 +197,7 @@ class PartitionStorage:
         saved = slots.read()
         op = checksum = timestamp = 0
         if isinstance(saved, Unreadable):
-            raise SuperblockUnreadable(path, saved.reason, None, saved.version)
+            raise checkpoint_fault(path, saved)
         if isinstance(saved, Present):
             op, checksum, timestamp = plane.restore(saved.payload)
         replica = Replica.recover(
@@ -402,7 +403,9 @@ class PartitionStorage:
     async def delete(self, keys: list[GroupKey]) -> None:
         """Remove the files of partitions, then free their records."""
         for key in keys:
-            await trio.to_thread.run_sync(_remove_tree, self._host.directory.partition(*key))
+            path = self._host.directory.partition(*key)
+            for each in (path, *asides(self._host.disk, path)):
+                await trio.to_thread.run_sync(_remove_tree, each)
             self._boot.remove(key)
         self._freed.extend(keys)
         self._table_work.set()

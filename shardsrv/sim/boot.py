@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardsrv._core import Prepare
-from shardsrv.errors import DecodeError
+import attrs
+
+from shardsrv._core import Prepare, xxh3
+from shardsrv.errors import Damaged, DecodeError
 from shardsrv.plane.metadata import snapshot as snapshot_format
 from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.plane import MetadataPlane, OwnedPartition
@@ -20,9 +22,16 @@ from shardsrv.shards.metadata_transfer import MetadataTransferDriver
 from shardsrv.shards.partition_transfer import PartitionTransferDriver
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup
 from shardsrv.store.boot import BootEntry, BootRecord, merge_boot_files, read_boot_files
-from shardsrv.store.checkpoint import Checkpoint
+from shardsrv.store.checkpoint import Checkpoint, checkpoint_fault
 from shardsrv.store.disk import sync_names
-from shardsrv.store.faults import PartitionLost, SnapshotUndecodable, SuperblockUndecodable, SuperblockUnreadable
+from shardsrv.store.faults import (
+    LogDamaged,
+    LogForeign,
+    PartitionLost,
+    SnapshotUndecodable,
+    SuperblockUndecodable,
+    SuperblockUnreadable,
+)
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.groups import GroupRecord, GroupTable, nameless, read_tables
 from shardsrv.store.incoming import finish_swap
@@ -34,7 +43,8 @@ from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Empty, Present, Unreadable
 from shardsrv.store.recovery import check_pairing, check_partition_directory
 from shardsrv.store.segment import GroupIdentity as LogIdentity
-from shardsrv.store.snapshot import SnapshotFile, read_snapshot, write_snapshot
+from shardsrv.store.set_aside import HEALED_BY_PEERS, copy_aside, set_aside
+from shardsrv.store.snapshot import MAX_SNAPSHOT, SnapshotFile, read_snapshot, write_snapshot
 from shardsrv.store.superblock import Superblock, state_of
 from shardsrv.vsr.client_table import ClientTable
 from shardsrv.vsr.effects import Committed
@@ -74,10 +84,38 @@ def read_boot(node: Node) -> None:
 
 
 def open_metadata(node: Node) -> MetadataSimGroup:
-    """Find the metadata of this member. Raises the typed refusals of `store` and `plane`."""
+    """Find the metadata of this member. Raises the typed refusals of `store` and `plane`: of a cluster only those that
+    peers cannot heal."""
+    node.superblock = Superblock(node.disk, node.directory.metadata)
+    state = state_of(node.superblock.read(), (node.superblock.path(0), node.superblock.path(1)))
+    try:
+        return _open_metadata(node, state, False)
+    except (Damaged, LogForeign) as error:
+        if node.options.replicas == 1 or state is None:
+            raise
+        _set_metadata_aside(node, state, error)
+    state = state_of(node.superblock.read(), (node.superblock.path(0), node.superblock.path(1)))
+    return _open_metadata(node, state, True)
+
+
+def _set_metadata_aside(node: Node, state: VsrState, error: Damaged | LogForeign) -> None:
+    """Keep what is damaged under another name. Behind a snapshot that is gone nothing stands: the member begins with
+    the first state, and its record says so before the snapshot does (a record may lag, never lead)."""
+    node.world.reached(f"metadata set aside {type(error).__name__}")
+    node.world.trace.line(node.name, "set aside", METADATA, type(error).__name__)
+    if not isinstance(error, LogDamaged | LogForeign):
+        payload = _first_payload()
+        node.superblock.write(attrs.evolve(state, checkpoint_op=0, checkpoint_checksum=xxh3(payload)).encode())
+    if node.disk.exists(node.directory.metadata_log):
+        set_aside(node.disk, node.directory.metadata_log)
+    if not isinstance(error, LogDamaged | LogForeign):
+        copy_aside(node.disk, node.directory.snapshot, MAX_SNAPSHOT)
+        write_snapshot(node.disk, node.directory.metadata, SNAPSHOT, payload)
+
+
+def _open_metadata(node: Node, state: VsrState | None, lost: bool) -> MetadataSimGroup:
     disk, directory, options = node.disk, node.directory, node.options
-    superblock = node.superblock = Superblock(disk, directory.metadata)
-    state = state_of(superblock.read(), (superblock.path(0), superblock.path(1)))
+    superblock = node.superblock
     found = read_snapshot(disk, directory.snapshot)
     saved = _decode(found, directory.snapshot)
     checkpoint = None if state is None else (state.checkpoint_op, state.checkpoint_checksum)
@@ -107,7 +145,7 @@ def open_metadata(node: Node) -> MetadataSimGroup:
         LogIdentity(node.cluster, METADATA_GROUP, 0),
         segment_size=options.segment_size,
         resume=ResumePoint(saved.op, saved.checksum) if saved.op else None,
-        facts=facts_of(node, METADATA),
+        facts=LogFacts(members=options.replicas) if lost else facts_of(node, METADATA),
         on_prepare=entries.append,
         preallocate=True,
         with_peers=options.replicas > 1,
@@ -121,7 +159,7 @@ def open_metadata(node: Node) -> MetadataSimGroup:
         checksum=saved.checksum,
         timestamp=saved.timestamp,
         table=ClientTable.restore(saved.client_table, options.clients_table),
-        disk=disk_facts(node, METADATA, first, recovery),
+        disk=DiskFacts(lost=True) if lost else disk_facts(node, METADATA, first, recovery),
         nonces=node.nonces(),
         transfer=transfer_of(node, METADATA),
     )
@@ -174,11 +212,38 @@ def open_partitions(node: Node, owned: list[OwnedPartition]) -> list[PartitionSi
 
 def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
     """One partition. Raises the doubt that keeps it from being served."""
+    key = key_of(owned.identity)
+    path = node.directory.partition(*key)
+    state = _state_of(node, node.table.records().get(key), path)
+    lost = _lost(node, owned.identity, state, path)
+    try:
+        return _open(node, owned, state, lost)
+    except HEALED_BY_PEERS as error:
+        if node.options.replicas == 1:
+            raise
+        node.world.reached(f"set aside {type(error).__name__}")
+        return _begin_anew(node, owned, state)
+
+
+def reopen_damaged(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
+    """A partition whose log was found damaged while it ran."""
+    node.world.reached("set aside running")
+    key = key_of(owned.identity)
+    state = _state_of(node, node.table.records().get(key), node.directory.partition(*key))
+    return _begin_anew(node, owned, state)
+
+
+def _begin_anew(node: Node, owned: OwnedPartition, state: VsrState | None) -> PartitionSimGroup:
+    key = key_of(owned.identity)
+    node.world.trace.line(node.name, "set aside", key)
+    set_aside(node.disk, node.directory.partition(*key))
+    return _open(node, owned, state, True)
+
+
+def _open(node: Node, owned: OwnedPartition, state: VsrState | None, lost: bool) -> PartitionSimGroup:
     disk, options, identity = node.disk, node.options, owned.identity
     key = key_of(identity)
     path = node.directory.partition(*key)
-    state = _state_of(node, node.table.records().get(key), path)
-    lost = _lost(node, identity, state, path)
     plane = PartitionPlane(
         identity.stream,
         identity.topic,
@@ -191,7 +256,7 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
     saved = slots.read()
     op = checksum = timestamp = 0
     if isinstance(saved, Unreadable):
-        raise SuperblockUnreadable(path, saved.reason, None, saved.version)
+        raise checkpoint_fault(path, saved)
     if isinstance(saved, Present):
         op, checksum, timestamp = plane.restore(saved.payload)
     prepares: list[Prepare] = []
@@ -200,7 +265,7 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
         path,
         LogIdentity(node.cluster, key.group, identity.created_revision),
         segment_size=options.segment_size,
-        resume=ResumePoint(op, checksum, plane.next_offset) if op else None,
+        resume=ResumePoint(op, checksum, plane.next_offset, plane.purge_op, plane.purge_generation) if op else None,
         facts=LogFacts(members=options.replicas) if lost else facts_of(node, key),
         on_prepare=prepares.append,
         pool=node.pool,
@@ -335,7 +400,11 @@ def _decode(found: SnapshotFile | None, path: str) -> snapshot_format.Snapshot |
 
 def _first_state(node: Node) -> tuple[SnapshotFile, snapshot_format.Snapshot]:
     """The state of a member that never ran: the root user, made durable before anything is served."""
-    state = MetadataState.initial("iggy", "hash of iggy")
-    payload = snapshot_format.encode(state, op=0, checksum=0, timestamp=0, created_at=0, client_table=[])
+    payload = _first_payload()
     checksum = write_snapshot(node.disk, node.directory.metadata, SNAPSHOT, payload)
     return SnapshotFile(payload, checksum), snapshot_format.decode(payload)
+
+
+def _first_payload() -> bytes:
+    state = MetadataState.initial("iggy", "hash of iggy")
+    return snapshot_format.encode(state, op=0, checksum=0, timestamp=0, created_at=0, client_table=[])

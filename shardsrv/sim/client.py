@@ -260,10 +260,13 @@ class Client:
             return
         strategy = self.random.choice((1, 1, 2, 3, 4))
         value = self.random.randrange(50) if strategy == 1 else node.clock.wall() - 1_000_000
+        place = self.random.choice(known)
         try:
-            found = gateway.poll(node, self.random.choice(known), strategy, value, self.random.choice((1, 10)))
+            found = gateway.poll(node, place, strategy, value, self.random.choice((1, 10)))
         except Damaged:
-            self.world.poll_met_damage(node)
+            served = gateway.target(node, place)
+            assert served is not None and served[0] is not None
+            self.world.met_damage(node, served[0].key)
             return
         if found is not None:
             self.world.count("polls")

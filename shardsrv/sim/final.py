@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardsrv._core import xxh3
-from shardsrv.errors import Damaged
+from shardsrv.errors import Damaged, UnsupportedVersion
 from shardsrv.sim.oracles import Violation
-from shardsrv.store.group_key import METADATA
+from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.vsr.replica import NORMAL
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def unsettled(world: World) -> str:
             return f"client {client.index} waits for {client.kind}"
     marks: dict[object, int] | None = None
     for node in world.nodes:
-        if world.spoiled(node) and (node.halted is not None or node.doubtful):
+        if _refuses(world, node):
             # What it refuses by name is no longer asked of it; the others are fewer than all and enough.
             continue
         if not node.up or node.metadata is None:
@@ -48,6 +48,12 @@ def unsettled(world: World) -> str:
     return ""
 
 
+def _refuses(world: World, node: Node) -> bool:
+    """Whether a member stays away by right: what rotted reads as another release's. All other damage is healed."""
+    refusals = [error for error in (node.halted, *node.doubtful.values()) if error is not None]
+    return world.spoiled(node) and bool(refusals) and all(isinstance(each, UnsupportedVersion) for each in refusals)
+
+
 def _group_unsettled(group: SimGroup) -> str:
     replica = group.replica
     if replica.status != NORMAL or group.fault is not None:
@@ -59,12 +65,29 @@ def _group_unsettled(group: SimGroup) -> str:
     return "waits for a purge" if getattr(group, "purging", False) else ""
 
 
+def damaged_logs(world: World) -> list[tuple[Node, GroupKey]]:
+    """Partitions of members whose disk was damaged that hold what nobody has read yet and does not verify: at the end
+    everything is read once. Raises `Damaged` for metadata, whose log is read whole at every start."""
+    found = []
+    for node in world.nodes:
+        if not world.spoiled(node) or world.options.replicas == 1 or _refuses(world, node):
+            continue
+        for group in node.groups.values():
+            try:
+                for _ in group.log.scan(1):
+                    pass
+            except Damaged:
+                world.reached("damage found at the end")
+                found.append((node, group.key))
+    return found
+
+
 def check_final(world: World) -> None:
     """States and logs of all members are equal, and hold what was acknowledged."""
     states: dict[object, tuple[str, int]] = {}
     logs: dict[tuple[object, int], int] = {}
     for node in world.nodes:
-        if world.spoiled(node) and (node.halted is not None or node.doubtful):
+        if _refuses(world, node):
             world.reached("refused at the end")
             continue
         assert node.metadata is not None
@@ -74,13 +97,7 @@ def check_final(world: World) -> None:
             raise Violation("partitions", f"{node.name} serves {sorted(held)}, metadata has {sorted(owned)}")
         for key, group in _groups(node).items():
             _compare_state(node, key, group, states)
-            try:
-                _compare_log(node, key, group, logs)
-            except Damaged:
-                # Old segments are read when somebody asks for them: that they are refused is what is promised.
-                if not world.spoiled(node):
-                    raise
-                world.reached("damage found at the end")
+            _compare_log(node, key, group, logs)
             world.oracles.acknowledged.converged(group.key, group.replica.commit_min)
 
 

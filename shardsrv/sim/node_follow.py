@@ -17,6 +17,7 @@ from shardsrv.sim.groups import PartitionSimGroup, SimGroup
 from shardsrv.sim.node_disk import NodeDisk
 from shardsrv.store.group_key import GroupKey
 from shardsrv.store.incoming import INCOMING
+from shardsrv.store.set_aside import asides
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.transfer_effects import Note, Restored
@@ -113,19 +114,38 @@ class NodeFollow(NodeDisk):
             self.groups[group.identity.group] = group
             group.carry_out(group.replica.start(self.incarnation()))
 
+    def heal(self, key: GroupKey) -> None:
+        """Damage was met where a partition is read: its files are set aside, and its data comes again from peers."""
+        group = self.groups.get(key.group)
+        if group is None or group.key != key:
+            return
+        if self._table_busy or group in self._states:
+            # Its record is being written: what becomes of it must be known first.
+            self.later(MILLISECOND, self.heal, key)
+            return
+        assert self.metadata is not None
+        owned = next(item for item in self.metadata.plane.owned() if item.identity == group.identity)
+        self._let_go(group)
+        self._adopt([boot.reopen_damaged(self, owned)])
+
+    def _let_go(self, group: PartitionSimGroup) -> None:
+        """A group is no more: what waits for it ends."""
+        del self.groups[group.identity.group]
+        group.close()
+        if group in self.written:
+            self.written.remove(group)  # type: ignore[arg-type]
+        self._unsynced.pop(group, None)  # type: ignore[arg-type]
+        self._urgent.pop(group, None)  # type: ignore[arg-type]
+        self._waiting.pop(group, None)  # type: ignore[arg-type]
+
     def _delete(self, keys: list[GroupKey]) -> None:
         for key in keys:
             group = self.groups.get(key.group)
             if group is not None and group.key == key:
-                del self.groups[key.group]
-                group.close()
+                self._let_go(group)
                 self.oracles.deleted(self, group)
-            if group in self.written:
-                self.written.remove(group)  # type: ignore[arg-type]
-            self._unsynced.pop(group, None)  # type: ignore[arg-type]
-            self._urgent.pop(group, None)  # type: ignore[arg-type]
             path = self.directory.partition(*key)
-            for below in (f"{path}/{INCOMING}", path):
+            for below in (f"{path}/{INCOMING}", path, *asides(self.disk, path)):
                 if self.disk.exists(below):
                     for name in self.disk.listdir(below):
                         self.disk.unlink(f"{below}/{name}")

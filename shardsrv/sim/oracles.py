@@ -340,7 +340,10 @@ class Oracles:
         self.marks.installed(node, group.key, op)
         known = self.history.group(group.key)
         if op > known.head and not known.deleted:
-            raise Violation("transfer", f"{node.name} {group.key} installs op {op}, committed is {known.head}")
+            if not known.losses:
+                raise Violation("transfer", f"{node.name} {group.key} installs op {op}, committed is {known.head}")
+            # What was allowed to be lost was not.
+            known.skip(op, group.plane)
         if group.key != METADATA:
             self.states.committed(node, group, op, group.applied_checksum)
 

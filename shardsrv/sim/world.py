@@ -20,7 +20,7 @@ from shardsrv.sim.client import Client
 from shardsrv.sim.clock import SECOND, Schedule
 from shardsrv.sim.disk import BLOCK, SimDisk
 from shardsrv.sim.faults import DiskTrap, Faults
-from shardsrv.sim.final import check_final, unsettled
+from shardsrv.sim.final import check_final, damaged_logs, unsettled
 from shardsrv.sim.frames import Frames
 from shardsrv.sim.network import Network
 from shardsrv.sim.node import Crash, Node
@@ -28,6 +28,7 @@ from shardsrv.sim.options import Options
 from shardsrv.sim.oracles import Oracles, Violation
 from shardsrv.sim.trace import Trace
 from shardsrv.store.group_key import GroupKey
+from shardsrv.store.layout import CHECKPOINT_SLOTS, SNAPSHOT
 from shardsrv.vsr.quorum import replication_quorum
 from shardsrv.vsr.replica import NORMAL
 
@@ -156,9 +157,17 @@ class World:
         if self.spoiled_alone:
             self.schedule.run_until(self.schedule.now + 5 * SECOND)
             return
+        self._settle(deadline)
+        while quietly_damaged := damaged_logs(self):
+            for node, key in quietly_damaged:
+                self.met_damage(node, key)
+            self.schedule.run_until(self.schedule.now + SECOND // 10)
+            self._settle(deadline)
+        check_final(self)
+
+    def _settle(self, deadline: int) -> None:
         if not self.schedule.run_until(deadline, lambda: not unsettled(self)):
             raise Violation("convergence", f"{unsettled(self)}; {self._standing()}")
-        check_final(self)
 
     def _make_peace(self) -> None:
         self.trace.line("w", "peace")
@@ -285,15 +294,15 @@ class World:
         self.trace.line(node.name, fault)
 
     def damage(self, random: Random, misdirected: bool) -> bool:
-        """Flip a bit, or let a write land elsewhere. In a cluster only in logs, and of fewer members than a quorum: the
-        others hold the data. A single member may refuse what it finds."""
+        """Flip a bit, or let a write land elsewhere. In a cluster only in what is no promise, and of fewer members than
+        a quorum: the others hold the data. A single member may refuse what it finds."""
         alone = self.options.replicas == 1
         spoiled = {index for index, fault in self._blamed.items() if fault in SPOILED}
         candidates = [node for node in self.nodes if node.index in spoiled] or list(self.nodes)
         if not alone and (not self.minority or "wiped" in self._blamed.values()):
             return False
         node = random.choice(candidates)
-        paths = [path for path in files_of(node.disk, "/data") if alone or path.endswith(".seg")]
+        paths = [path for path in files_of(node.disk, "/data") if alone or _data(path)]
         if not paths:
             return False
         path = random.choice(paths)
@@ -362,10 +371,12 @@ class World:
         """A client was told that its request is done."""
         self.answered[kind] = self.answered.get(kind, 0) + 1
 
-    def poll_met_damage(self, node: Node) -> None:
-        """A poll was refused for damage."""
+    def met_damage(self, node: Node, key: GroupKey) -> None:
+        """A read was refused for damage: where there are peers the partition is healed from them."""
         if node.index not in self._blamed:
             raise Violation("polls", f"{node.name} met damage that nobody made")
+        if self.options.replicas > 1:
+            node.later(1, node.heal, key)
 
     def count(self, what: str) -> None:
         """Count something for the summary."""
@@ -374,6 +385,12 @@ class World:
     def reached(self, point: str) -> None:
         """A point that coverage counts was reached."""
         self.points[point] = self.points.get(point, 0) + 1
+
+
+def _data(path: str) -> bool:
+    """Whether a file is data that peers hold too, and no promise of the member."""
+    name = path.rpartition("/")[2]
+    return "damaged" not in path and (name.endswith(".seg") or name in (SNAPSHOT, *CHECKPOINT_SLOTS))
 
 
 def files_of(disk: SimDisk, path: str) -> list[str]:

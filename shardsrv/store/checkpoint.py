@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardsrv.errors import DiskFault, UnsupportedVersion
 from shardsrv.store.disk import Disk
+from shardsrv.store.faults import CheckpointUnreadable
 from shardsrv.store.layout import CHECKPOINT_SLOTS
-from shardsrv.store.record import Kind
+from shardsrv.store.record import VERSION, Kind, Unreadable
 from shardsrv.store.slots import SlotFiles
 
 MAX_PAYLOAD: Final = 64 * 1024 * 1024
@@ -21,3 +23,10 @@ class Checkpoint(SlotFiles):
 
     def __init__(self, disk: Disk, directory: str) -> None:
         super().__init__(disk, directory, CHECKPOINT_SLOTS, Kind.CHECKPOINT, MAX_PAYLOAD)
+
+
+def checkpoint_fault(directory: str, found: Unreadable) -> DiskFault:
+    """What to raise for a checkpoint in ``directory`` that was `Unreadable`: a newer release's, or damaged."""
+    if found.version is not None:
+        return UnsupportedVersion("partition checkpoint", directory, found.version, VERSION, VERSION)
+    return CheckpointUnreadable(directory, found.reason)

@@ -102,6 +102,13 @@ class SuperblockUnreadable(Unreadable):
 
 
 @attrs.define(slots=False)
+class CheckpointUnreadable(Unreadable):
+    """A slot of a partition's checkpoint is torn or foreign. It is no promise: peers hold the same state."""
+
+    summary: ClassVar[str] = "partition checkpoint is unreadable"
+
+
+@attrs.define(slots=False)
 class SnapshotUndecodable(DiskFault):
     """A snapshot whose trailer holds and whose payload is not a state: written by another program, or by a defect."""
 

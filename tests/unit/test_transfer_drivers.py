@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from shardsrv.errors import Damaged, DecodeError, DiskFault
+from shardsrv.plane.partition import checkpoint as checkpoint_format
 from shardsrv.sim.disk import SimDisk
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.faults import LogDamaged, LogFenced
@@ -282,6 +283,24 @@ def test_a_partition_is_swapped() -> None:
     receiver.store.sync()
     again, swapped = reopen_partition(receiver.disk)
     assert not swapped and again.log.head_op == 13 and again.checkpoint_op == 12
+
+
+def test_a_swapped_log_serves_nothing_of_before_the_purge() -> None:
+    server, receiver = PartitionSide.make(6), PartitionSide.make(2)
+    for prepare in (server.chain.purge(), server.chain.send(3, 20), server.chain.send(1, 20)):
+        server.store.append(prepare)
+    server.store.sync()
+    log = server.store.log
+    captured = checkpoint_format.encode(
+        checkpoint_format.PartitionCheckpoint(9, log.head_checksum, 7, 4, 0, 99, 1, 7, {}, {}, [])
+    )
+    checked = fetch(server.driver, receiver.driver, offer_of(server.driver, 9, captured))
+    assert do(receiver.driver, InstallSnapshot(5, checked.content)).fault is None
+    assert do(receiver.driver, RebaseLog(6, checked.content)).fault is None
+    found = receiver.store.log
+    assert found.first_op == 1, "the segments of before the purge were fetched too"
+    assert (found.floor_op, found.next_offset) == (log.floor_op, log.next_offset) == (7, 4)
+    assert found.locate_offset(0) == log.locate_offset(0)
 
 
 def test_a_head_that_is_gone_is_no_hindrance() -> None:
