@@ -1,8 +1,8 @@
 """Writes of partitions on their way to the group that owns them: a call on this shard, a `PartitionRequest` to another.
 
 What cannot be served yet (a partition that is still being made, a shard that has not applied an op) is parked, not
-refused. A body that lies in a frame stays in
-this shard's arena until the answer; one that was made here travels with the record.
+refused. A body that lies in a frame stays in this shard's arena until the answer; one that was made here travels with
+the record.
 """
 
 from collections.abc import Callable

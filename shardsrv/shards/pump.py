@@ -1,14 +1,12 @@
 """The pump: the one loop that changes the state of a shard.
 
-A turn takes records of lanes, frames of sockets, then writes every log that got entries with one call, then sends
-what was answered. Only code
-that runs inside a turn, or inside `step` between two turns, touches planes and groups; none of it awaits.
+A turn takes records of lanes, frames of sockets, then writes every log that got entries with one call, then sends what
+was answered. Only code that runs inside a turn, or inside `step` between two turns, touches planes and groups; none of
+it awaits.
 
 Sleeping has two levels. While requests keep coming the pump waits for at most `LINGER_US` inside its own epoll set,
-which costs a
-system call; only a shard that stays quiet goes back to trio's run loop, which costs ten times that. Other tasks of
-the shard (syncs, logins, timers) get
-their turn at least every `TURN_BUDGET_NS`.
+which costs a system call; only a shard that stays quiet goes back to trio's run loop, which costs ten times that. Other
+tasks of the shard (syncs, logins, timers) get their turn at least every `TURN_BUDGET_NS`.
 """
 
 from collections.abc import Callable
@@ -66,6 +64,8 @@ class Pump:
         self._on_record = on_record
         self._written = written
         self.turns = 0
+        self.asleep_since = 0.0
+        """`trio.current_time` when the pump went to sleep; 0 while it is awake."""
 
     def step(self, action: Callable[..., None], *arguments: Any) -> None:
         """Run ``action`` between two turns, with all that it causes: for tasks of the shard."""
@@ -112,7 +112,9 @@ class Pump:
         wake = self._links.wake
         while True:
             if self._links.may_sleep() and not self._links.has_waiting() and not self._reactor.has_backlog():
+                self.asleep_since = trio.current_time()
                 await trio.lowlevel.wait_readable(self._reactor.epoll_fd)
+                self.asleep_since = 0.0
             else:
                 await trio.lowlevel.checkpoint()
             wake.awake()

@@ -1,13 +1,11 @@
 """A shard: one process, one trio run, one pump.
 
-`run` is what the supervisor calls in the forked child. Life of a shard: *recover* (read its part of the data
-directory, tell the supervisor that it is ready),
-*serve* (until told to stop), *drain* (no new frames; what is in flight finishes within the deadline), *close* (sync,
-checkpoint, clean mark).
+`run` is what the supervisor calls in the forked child. Life of a shard: *recover* (read its part of the data directory,
+tell the supervisor that it is ready), *serve* (until told to stop), *drain* (no new frames; what is in flight finishes
+within the deadline), *close* (sync, checkpoint, clean mark).
 `metadata_shard.MetadataShard` is shard 0, `partition_shard.PartitionShard` every other.
 """
 
-import gc
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +18,7 @@ from shardsrv.bus._net import Reactor
 from shardsrv.errors import OurFault
 from shardsrv.logs import get_logger
 from shardsrv.shards.control import ControlMessage, ExitCode
+from shardsrv.shards.garbage import collect_idle, collect_rarely
 from shardsrv.shards.group import Admission, Group
 from shardsrv.shards.links import Links
 from shardsrv.shards.pump import Pump
@@ -106,6 +105,7 @@ class Shard:
             with self._recovering:
                 facts = await self.recover()
                 collect_rarely()
+                nursery.start_soon(collect_idle, self.pump)
                 self._ready = True
                 self.context.control.ready(**facts)
             await self._stop.wait()
@@ -235,11 +235,3 @@ class Shard:
     def start(self, task: Callable[..., Any], *arguments: Any) -> None:
         """Run an async function beside the pump."""
         self.nursery.start_soon(task, *arguments)
-
-
-def collect_rarely() -> None:
-    """Garbage collection after start: what recovery made is never looked at again; young objects only, full passes in
-    idle turns."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 1_000_000)
