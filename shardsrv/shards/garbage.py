@@ -1,8 +1,8 @@
 """Garbage collection of a shard's process (design 3: nothing slow shares the pump's interpreter).
 
 A full pass over the objects of 10,000 partitions takes tens of milliseconds, so it never comes by itself: what recovery
-made is frozen, the automatic collector looks at young objects only, and the full pass waits for a pump that sleeps. Plane
-objects have no cycles, so what a pass finds is little: tracebacks, tasks that ended.
+made is frozen, the automatic collector looks at young objects only, and the full pass waits for a pump that sleeps.
+Plane objects have no cycles, so what a pass finds is little: tracebacks, tasks that ended.
 """
 
 from __future__ import annotations

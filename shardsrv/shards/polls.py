@@ -1,7 +1,8 @@
 """Polls and stored offsets: reads of partitions, on the owning shard or through a lane.
 
 An auto-commit poll stores the offset of its last message as an entry of the partition's log, and is answered after that
-entry is appended (design 5.10). A read that meets damage is refused with status 3 of the disk's error, never answered around it.
+entry is appended (design 5.10). A read that meets damage is refused with status 3 of the disk's error, never answered
+around it.
 """
 
 import struct

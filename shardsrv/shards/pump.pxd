@@ -11,6 +11,7 @@ cdef class Pump:
     cdef list _written
     cdef public object handler
     cdef public long long turns
+    cdef public double asleep_since
 
     cpdef settle(self)
     cpdef turn(self, int timeout_us)

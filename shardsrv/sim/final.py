@@ -66,13 +66,13 @@ def _group_unsettled(group: SimGroup) -> str:
 
 
 def damaged_logs(world: World) -> list[tuple[Node, GroupKey]]:
-    """Partitions of members whose disk was damaged that hold what nobody has read yet and does not verify: at the end
-    everything is read once. Raises `Damaged` for metadata, whose log is read whole at every start."""
+    """Groups of members whose disk was damaged that hold what nobody has read yet and does not verify: at the end
+    everything is read once."""
     found = []
     for node in world.nodes:
         if not world.spoiled(node) or world.options.replicas == 1 or _refuses(world, node):
             continue
-        for group in node.groups.values():
+        for group in _groups(node).values():
             try:
                 for _ in group.log.scan(1):
                     pass

@@ -27,8 +27,9 @@ from shardsrv.sim.node import Crash, Node
 from shardsrv.sim.options import Options
 from shardsrv.sim.oracles import Oracles, Violation
 from shardsrv.sim.trace import Trace
-from shardsrv.store.group_key import GroupKey
+from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.layout import CHECKPOINT_SLOTS, SNAPSHOT
+from shardsrv.store.set_aside import set_aside
 from shardsrv.vsr.quorum import replication_quorum
 from shardsrv.vsr.replica import NORMAL
 
@@ -375,7 +376,11 @@ class World:
         """A read was refused for damage: where there are peers the partition is healed from them."""
         if node.index not in self._blamed:
             raise Violation("polls", f"{node.name} met damage that nobody made")
-        if self.options.replicas > 1:
+        if key == METADATA:
+            # Nothing of a member goes on without its metadata: it starts again, and finds that the log is gone.
+            self.bring_down(node, False, 1000)
+            set_aside(node.disk, node.directory.metadata_log)
+        elif self.options.replicas > 1:
             node.later(1, node.heal, key)
 
     def count(self, what: str) -> None:

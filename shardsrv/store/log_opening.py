@@ -127,7 +127,8 @@ def _cut(disk: Disk, directory: str, walk: Walk, damage: Damage, base: LogRecove
         total = sum(disk.size(segment_path(directory, op)) for op in walk.firsts if op >= damage.first_op)
     except OSError as error:
         raise disk_fault(error, path, "read") from error
-    cut_suffix(disk, directory, remove, (damage.first_op, damage.position) if keep else None)
+    if walk.firsts:
+        cut_suffix(disk, directory, remove, (damage.first_op, damage.position) if keep else None)
     walk.segments = [segment for segment in walk.segments if segment.first_op not in remove]
     return attrs.evolve(
         base,

@@ -390,6 +390,17 @@ def test_a_gap_behind_the_checkpoint_is_cut_only_where_nothing_was_synced(tmp_pa
     assert segment_files(tmp_path) == []
 
 
+def test_a_directory_that_is_gone_is_refused_alone_and_begun_anew_with_peers(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    resume = ResumePoint(4, 17)
+    fault = refused(directory, LogFacts(6, **KILLED), resume=resume)
+    assert (fault.op, fault.action) == (5, Action.REFUSE.value)
+    facts = LogFacts(6, **KILLED, members=3)
+    log, found = open_log(directory, facts=facts, resume=resume, with_peers=True)
+    assert (found.action, found.cut_op, log.head_op, log.head_checksum) == (Action.REPAIR, 5, 4, 17)
+    assert directory.is_dir()
+
+
 # --- the tail --------------------------------------------------------------------------------------------------------
 
 
