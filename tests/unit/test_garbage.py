@@ -48,8 +48,9 @@ def test_what_happened_is_collected_once_when_the_pump_sleeps(passes: list[float
     pump = Pump()
 
     async def live() -> None:
+        await trio.sleep(1)
         pump.turns = 7
-        await trio.sleep(21)
+        await trio.sleep(20)
         pump.asleep_since = trio.current_time()
 
     run(pump, 200, live)
