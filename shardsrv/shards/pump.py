@@ -70,7 +70,14 @@ class Pump:
     def step(self, action: Callable[..., None], *arguments: Any) -> None:
         """Run ``action`` between two turns, with all that it causes: for tasks of the shard."""
         action(*arguments)
+        self.settle_beside()
+
+    def settle_beside(self) -> None:
+        """`settle` between two turns. What it leaves to the pump (frames that came before the answer to the one in
+        front of them, records that found no room in a lane) brings no event of its own: a pump that sleeps is woken."""
         self.settle()
+        if self._links.has_waiting() or self._reactor.has_backlog():
+            self._links.wake.notify()
 
     def settle(self) -> None:
         """Write the logs of this turn, then send answers and records."""

@@ -106,7 +106,7 @@ class Reconciler:
                 self._running = False
                 self._applied(op)
                 self._host.unpark()
-                self._host.pump.settle()
+                self._host.pump.settle_beside()
 
     def _applied(self, op: int) -> None:
         self._host.links.send(0, records.APPLIED, records.TOKEN.pack(op))

@@ -157,7 +157,7 @@ class Shard:
         self.reactor.stop_receiving()
         while self.in_flight() and trio.current_time() < self._deadline:
             await trio.sleep(DRAIN_POLL)
-        self.pump.settle()
+        self.pump.settle_beside()
         return not self.in_flight()
 
     # ------------------------------------------------------------------------------------------------ host of groups
@@ -210,7 +210,7 @@ class Shard:
         pressed, self._pressed = self._pressed, {}
         for group in pressed:
             group.resume()
-        self.pump.settle()
+        self.pump.settle_beside()
 
     # ------------------------------------------------------------------------------------------------ handler of the
     # reactor
