@@ -23,6 +23,7 @@ import psutil  # type: ignore[import-untyped]
 from tests.fuzz.frames import Frames
 from tests.fuzz.wire_line import Line, Unexpected
 from tests.support.client import Client, Evicted, Refused
+from tests.support.commands import create_group
 from tests.support.frames import DELETE_STREAM, identifier
 from tests.support.node import Node
 
@@ -78,6 +79,8 @@ class NodeFuzzer:
         self.pids = node.shard_pids()
         self.lines: list[Line] = []
         self._tidy_at = report.frames + TIDY
+        with node.client() as client:
+            furnish(client)
 
     def run(self, frames: int) -> None:
         """Go on until the report counts so many frames. Raises `Locked`; what else fails is a finding."""
@@ -152,7 +155,7 @@ class NodeFuzzer:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Delete every stream, and look at the log."""
+        """Delete every stream, make those of the samples again, and look at the log."""
         bad = [line for line in self.node.log_path.read_text(errors="replace").splitlines() if BAD_LINE.search(line)]
         if bad:
             self.report.findings.append("in the log: " + "\n".join(bad[:20]))
@@ -160,8 +163,18 @@ class NodeFuzzer:
             with self.node.client() as client:
                 for stream in stream_ids(client):
                     client.change(DELETE_STREAM, identifier(stream))
+                furnish(client)
         except (Refused, Evicted) as error:
             raise Locked from error
+
+
+def furnish(client: Client) -> None:
+    """The stream, topics, group and messages that the recorded requests name."""
+    client.create_stream("golden")
+    for topic in ("events", "three"):
+        client.create_topic("golden", topic, 3)
+        create_group(client, "golden", topic, "workers")
+        client.send("golden", topic, 0, [b"one", b"two", b"three"])
 
 
 def stream_ids(client: Client) -> list[int]:

@@ -24,6 +24,8 @@ from tests.support.frames import (
 )
 from tests.support.node import Node
 
+METADATA = range(128, 160)
+
 
 class Unexpected(Exception):
     """What came back is not an answer to what was sent; the text says why."""
@@ -36,9 +38,14 @@ class Volley:
     frames: Sequence[bytes]
     breaking: bytes = b""
 
-    def numbers(self) -> list[int]:
-        """The request numbers that must be answered, in order: of those whose command is a request."""
-        return [int.from_bytes(one[168:176], "little") for one in self.frames if one[60] == COMMAND_REQUEST]
+    def requests(self) -> list[bytes]:
+        """The frames that are answered, in order: those whose command is a request."""
+        return [one for one in self.frames if one[60] == COMMAND_REQUEST]
+
+
+def number_of(frame: bytes) -> int:
+    """The request number."""
+    return int.from_bytes(frame[168:176], "little")
 
 
 class Line:
@@ -58,6 +65,7 @@ class Line:
         self.answers: list[Frame] = []
         self.closed = False
         self.done = True
+        self._highest = 0
 
     def begin(self, volley: Volley) -> None:
         """Queue a volley; `write` and `read` carry it out."""
@@ -111,20 +119,29 @@ class Line:
         """The answers are those that were asked for, in order. Raises `Unexpected`."""
         if not self._sentinel_came():
             raise Unexpected(f"{len(self.answers)} answers, none to the last frame before the broken one")
-        wanted = self.volley.numbers()
+        requests = self.volley.requests()
         found = [one.request for one in self.answers[:-1] if one.command == COMMAND_REPLY]
         evictions = sum(one.command == COMMAND_EVICTION for one in self.answers)
         if len(found) + evictions != len(self.answers) - 1:
             raise Unexpected("a frame that is neither a reply nor an eviction")
-        if len(found) + evictions < len(wanted):
-            raise Unexpected(f"{len(found)} replies and {evictions} evictions for {len(wanted)} requests")
-        left = iter(wanted)
+        silent = sum(self._may_be_silent(one) for one in requests)
+        if len(found) + evictions < len(requests) - silent:
+            raise Unexpected(f"{len(found)} replies, {evictions} evictions for {len(requests)} requests")
+        left = iter([number_of(one) for one in requests])
         if not all(number in left for number in found):
             raise Unexpected("replies are not in the order of the requests")
 
+    def _may_be_silent(self, frame: bytes) -> bool:
+        """Whether the protocol asks for silence: a metadata command with a number that its session used before."""
+        if frame[176] not in METADATA:
+            return False
+        used = number_of(frame) <= self._highest
+        self._highest = max(self._highest, number_of(frame))
+        return used
+
     def unanswered(self) -> str:
         """The first frame that has no answer, for people."""
-        requests = [one for one in self.volley.frames if one[60] == COMMAND_REQUEST]
+        requests = self.volley.requests()
         if len(self.answers) >= len(requests):
             return f"all {len(requests)} requests are answered, {len(self.pending)} bytes are unsent"
         frame = requests[len(self.answers)]
