@@ -30,6 +30,17 @@ RETURN = 0
 _ENVELOPE = struct.Struct("<BBHIQ")
 _OFFSET = struct.Struct("<Q")
 
+
+class _Unlent:
+    """A record whose body waits for room in the arena."""
+
+    __slots__ = ("body", "head")
+
+    def __init__(self, head: bytes, body: bytes | memoryview) -> None:
+        self.head = head
+        self.body = body
+
+
 OnRecord = Callable[[int, int, memoryview, memoryview], None]
 """(sender, kind, head, body). The views are valid during the call only."""
 
@@ -46,7 +57,7 @@ class Links:
         self._wakes = {peer: shared.wake(peer) for peer in self.peers}
         self._arena = shared.arena(shard, owner=True)
         self._arenas = {peer: shared.arena(peer) for peer in self.peers}
-        self._waiting: dict[int, deque[tuple[int, bytes]]] = {peer: deque() for peer in self.peers}
+        self._waiting: dict[int, deque[tuple[int, bytes | _Unlent]]] = {peer: deque() for peer in self.peers}
         self._delayed = False
         self._lent: dict[int, object] = {}
         self._touched: set[int] = set()
@@ -59,22 +70,28 @@ class Links:
 
         Raises `MemoryError` when a large body finds no room in the arena: the caller refuses its request.
         """
-        length = len(body)
-        if length <= INLINE_MAX:
-            record = _ENVELOPE.pack(0, 0, len(head), length, 0) + head + bytes(body)
-        else:
-            buffer = self._arena.allocate(length)
-            if buffer is None:
-                raise MemoryError(f"no {length} bytes left in the arena of shard {self.shard}")
-            memoryview(buffer)[:length] = body
-            self._lent[buffer.offset] = buffer
-            record = _ENVELOPE.pack(1, 0, len(head), length, buffer.offset) + head
+        record = self._record(head, body)
+        if record is None:
+            raise MemoryError(f"no {len(body)} bytes left in the arena of shard {self.shard}")
         self._push(receiver, kind, record)
 
     def broadcast(self, kind: int, head: bytes, body: bytes | memoryview = b"") -> None:
-        """`send` to every other shard."""
+        """`send` to every other shard of what none may miss: a body that finds no room in the arena waits for it, in
+        its place among the records. ``body`` must stay as it is."""
         for peer in self.peers:
-            self.send(peer, kind, head, body)
+            self._push(peer, kind, self._record(head, body) or _Unlent(head, body))
+
+    def _record(self, head: bytes, body: bytes | memoryview) -> bytes | None:
+        """The record in its envelope; None when its body finds no room in the arena."""
+        length = len(body)
+        if length <= INLINE_MAX:
+            return _ENVELOPE.pack(0, 0, len(head), length, 0) + head + bytes(body)
+        buffer = self._arena.allocate(length)
+        if buffer is None:
+            return None
+        memoryview(buffer)[:length] = body
+        self._lent[buffer.offset] = buffer
+        return _ENVELOPE.pack(1, 0, len(head), length, buffer.offset) + head
 
     def view(self, shard: int, offset: int, length: int) -> memoryview:
         """Memory of another shard's arena by descriptor (a request body that its home shard keeps until the reply)."""
@@ -115,16 +132,25 @@ class Links:
 
     def _push_delayed(self) -> None:
         for receiver, waiting in self._waiting.items():
-            lane = self._out[receiver]
-            while waiting and lane.push(waiting[0][0], (waiting[0][1],)):
+            while waiting and self._push_first(receiver, waiting):
                 waiting.popleft()
                 self._touched.add(receiver)
         self._delayed = any(self._waiting.values())
 
-    def _push(self, receiver: int, kind: int, record: bytes) -> None:
+    def _push_first(self, receiver: int, waiting: deque[tuple[int, bytes | _Unlent]]) -> bool:
+        """Whether the first that waits found room in the arena and in the lane."""
+        kind, record = waiting[0]
+        if isinstance(record, _Unlent):
+            lent = self._record(record.head, record.body)
+            if lent is None:
+                return False
+            waiting[0] = kind, record = kind, lent
+        return self._out[receiver].push(kind, (record,))
+
+    def _push(self, receiver: int, kind: int, record: bytes | _Unlent) -> None:
         self.records_sent += 1
         waiting = self._waiting[receiver]
-        if waiting or not self._out[receiver].push(kind, (record,)):
+        if waiting or isinstance(record, _Unlent) or not self._out[receiver].push(kind, (record,)):
             self.records_delayed += 1
             waiting.append((kind, record))
             self._delayed = True

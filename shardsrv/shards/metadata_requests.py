@@ -28,6 +28,10 @@ from shardsrv.wire.users import CreatePersonalAccessToken, RawTokenReply
 
 WITH_PASSWORD = (Operation.CREATE_USER, Operation.CHANGE_PASSWORD)
 
+BODY_MAX = 1 << 20
+"""Bytes of a command's body. An entry goes through the arena of shard 0 to every shard and stays in the log, so frames
+of their own limit (64 MiB) would be too large; the largest of real commands are permissions of some KiB."""
+
 
 @attrs.define(slots=True, eq=False)
 class Waiting:
@@ -72,9 +76,11 @@ class MetadataRequests:
         return len(self._waiting) + self._hashing
 
     def serve(self, frame: Frame, session: Session) -> None:
-        """A command of a bound session."""
+        """A command of a bound session. Status 3 for one that is larger than any command is."""
         operation = frame.operation
-        if operation == Operation.CREATE_PERSONAL_ACCESS_TOKEN:
+        if len(frame.body) > BODY_MAX:
+            self._answers.status(frame, ErrorCode.INVALID_COMMAND)
+        elif operation == Operation.CREATE_PERSONAL_ACCESS_TOKEN:
             self._create_token(frame, session)
         elif operation in WITH_PASSWORD:
             self._with_password(frame, session)
@@ -181,7 +187,11 @@ class MetadataRequests:
             1,
             resolved,
         )
-        self._links.send(0, records.METADATA_REQUEST, record.pack(), body)
+        try:
+            self._links.send(0, records.METADATA_REQUEST, record.pack(), body)
+        except MemoryError:
+            del self._waiting[record.token]
+            self._answers.status(frame, ErrorCode.TRANSIENT_NOT_ACCEPTED)
 
     def _wait(self, waiting: Waiting) -> int:
         self._token += 1

@@ -32,6 +32,8 @@ LIFE = 3000
 """Steps between two ends of the connection or the process, at most."""
 LOOK = 500
 """Steps between two looks at the whole picture."""
+PATIENCE = 120.0
+"""Seconds for a start: what is looked at here is what it finds, on a machine that may do much else."""
 MEMORY = Path("/dev/shm")
 MEMORY_NEEDED = 1 << 30
 
@@ -128,7 +130,7 @@ class Run:
             if password != "iggy":
                 c.change_password(self.client, 0, password, "iggy")
             self.node.stop() if how == "stop" else self.node.kill()
-            self.node.start()
+            self.node.start(PATIENCE)
         self.client.close()
         self.model.lost()
         self.client = log_in(self.node, self.model)
