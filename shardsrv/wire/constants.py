@@ -18,6 +18,9 @@ MAX_FRAME_SIZE: Final = 64 * 1024 * 1024
 MAX_OP: Final = 2**62 - 1
 """Ops, commits, sessions, request numbers and timestamps stay at or below this, so that no addition overflows."""
 
+MAX_VIEW: Final = 2**31 - 1
+"""A frame between members names no view above this: whoever takes the view from it can still write the next one."""
+
 METADATA_GROUP: Final = 1 << 63
 """Group id of the metadata plane."""
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-from shardsrv.wire.constants import HEADER_SIZE, AckedAs, Command
+from shardsrv.wire.constants import HEADER_SIZE, MAX_VIEW, AckedAs, Command
 from shardsrv.wire.groups import is_group
 from shardsrv.wire.layout import (
     U8,
@@ -51,6 +51,7 @@ class ControlHeader(Header):
     def validate(self) -> None:
         Header.validate(self)
         require(self.replica < MAX_REPLICAS, "replica", 61, f"below {MAX_REPLICAS}", self.replica)
+        require(self.view <= MAX_VIEW, "view", 52, f"at most {MAX_VIEW}", self.view)
         group = getattr(self, "group", None)
         if group is not None:
             require(is_group(group), "group", 128, "a group id", group)

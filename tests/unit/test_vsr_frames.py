@@ -10,7 +10,8 @@ from shardsrv._core import Prepare, xxh3
 from shardsrv.errors import DecodeError, DiskFault, ShardsrvError
 from shardsrv.vsr.frames import RepairPrepare, body_fields, decode_frame, encode_frame
 from shardsrv.vsr.nonce import Nonces
-from shardsrv.wire.replica_headers import CommitHeader, DoViewChangeHeader, StateChunkHeader
+from shardsrv.wire.constants import MAX_VIEW
+from shardsrv.wire.replica_headers import CommitHeader, DoViewChangeHeader, StartViewChangeHeader, StateChunkHeader
 from tests.support.vsr_cluster import CLUSTER, GROUP, SEND
 
 
@@ -79,6 +80,15 @@ def test_frames_of_clients_and_links_are_not_for_a_group() -> None:
         frame[60] = command
         with pytest.raises(DecodeError):
             decode_frame(bytes(frame))
+
+
+def test_a_view_without_a_next_one_is_refused() -> None:
+    """A member that took over the last view that fits the field could not write the next one any more."""
+    for view in (0, MAX_VIEW):
+        assert decode_frame(StartViewChangeHeader(group=GROUP, view=view).pack())[0].view == view
+    for view in (MAX_VIEW + 1, 2**32 - 1):
+        with pytest.raises(DecodeError):
+            decode_frame(StartViewChangeHeader(group=GROUP, view=view).pack())
 
 
 def test_noise_is_never_anything_but_a_typed_error() -> None:
