@@ -370,7 +370,7 @@ class PartitionStorage:
         Raises `DiskFault`."""
         op, payload = group.plane.applied_op, group.plane.checkpoint(group.applied_checksum)
         floor = self._floor(group, op)
-        while group.log.synced_op < op and group.fault is None:
+        while group.log.synced_op < op and group.fault is None and not group.closed:
             self._host.syncer.urgent(group)
             await self._host.syncer.round_done()
         if group.fault is not None or group.closed:
@@ -401,7 +401,11 @@ class PartitionStorage:
     # ------------------------------------------------------------------------------------------------ deletion and end
 
     async def delete(self, keys: list[GroupKey]) -> None:
-        """Remove the files of partitions, then free their records."""
+        """Remove the files of partitions, then free their records. A checkpoint on its way ends first: what it writes
+        and removes lies in the same directories."""
+        gone = set(keys)
+        while any(key_of(group.identity) in gone for group in self._checkpointing):
+            await self._checkpoint_done.wait()
         for key in keys:
             path = self._host.directory.partition(*key)
             for each in (path, *asides(self._host.disk, path)):
