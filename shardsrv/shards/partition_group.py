@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 from shardsrv._core import VALID, slice_prepares
 from shardsrv.bus._arena import Arena
-from shardsrv.errors import Damaged, NotAccepted
+from shardsrv.errors import Damaged, DiskFull, NotAccepted
 from shardsrv.plane.metadata.options_catalog import TopicSettings
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.plane.partition.poll import PollPlan, plan_poll
 from shardsrv.shards import records
+from shardsrv.shards.disk_space import DiskSpace
 from shardsrv.shards.group import Group, Host
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.faults import LogFenced
@@ -52,6 +53,7 @@ class PartitionHost(Host, Protocol):
     validate_checksum: bool
 
     syncer: Any
+    disk_space: DiskSpace
     checkpoint_bytes: int
     shares_counters: bool
     """Whether other shards read the counters page; alone, a shard reads its own groups."""
@@ -129,9 +131,12 @@ class PartitionGroup(Group):
         return self.replica.status == NORMAL
 
     def submit(self, request: Request) -> None:
-        """See `Group.submit`; a partition that is being purged, or is gone, makes requests wait or refuses them."""
+        """See `Group.submit`; a partition that is being purged, or is gone, makes requests wait or refuses them, and a
+        disk without room refuses messages."""
         if self.closed:
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
+        elif request.operation == _SEND and not self.host.disk_space.admits(len(request.body)):
+            request.origin.refused(records.REFUSED_STATUS, DiskFull.code)
         elif self.purging:
             self.waiting.append(request)
         else:

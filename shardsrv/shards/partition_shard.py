@@ -27,6 +27,7 @@ from shardsrv.shards.answers import Answers
 from shardsrv.shards.archive import Archive
 from shardsrv.shards.clients import Clients
 from shardsrv.shards.consumer_groups import ConsumerGroups
+from shardsrv.shards.disk_space import DiskSpace
 from shardsrv.shards.encryption import Cipher
 from shardsrv.shards.group import Group
 from shardsrv.shards.handed_state import receive_state
@@ -85,6 +86,7 @@ class PartitionShard(Shard):
         self.counters = context.shared.counters
         self.checkpoint_bytes = config.partition.checkpoint_bytes
         self.shares_counters = context.shard_count > 2
+        self.disk_space = DiskSpace(str(context.data), context.shard_count)
         self._by_slot: dict[int, PartitionGroup] = {}
         self.answers = Answers(self.reactor, self.cluster)
         self.passwords = Passwords(

@@ -110,11 +110,10 @@ class Line:
         if not data:
             self.closed = self.done = True
             self.socket.close()
+            if max(map(len, self.volley.frames)) > UNAUTHENTICATED_MAX:
+                return  # an earlier frame may have ended the session, and a large one then ends the connection
             if not self.volley.breaking:
-                largest = max(map(len, self.volley.frames))
-                if largest <= UNAUTHENTICATED_MAX:
-                    raise Unexpected(f"the node ended a connection whose framing holds, {self.unanswered()}")
-                return  # the session ended by an earlier frame, and a large one came without one
+                raise Unexpected(f"the node ended a connection whose framing holds, {self.unanswered()}")
         elif not self.volley.breaking and self._sentinel_came():
             self.done = True
         if self.done:
@@ -123,7 +122,7 @@ class Line:
     def check(self) -> None:
         """The answers are those that were asked for, in order. Raises `Unexpected`."""
         if not self._sentinel_came():
-            raise Unexpected(f"{len(self.answers)} answers, none to the last frame before the broken one")
+            raise Unexpected(f"the frames before a broken one are not all answered: {self.unanswered()}")
         requests = self.volley.requests()
         found = [one.request for one in self.answers[:-1] if one.command == COMMAND_REPLY]
         evictions = sum(one.command == COMMAND_EVICTION for one in self.answers)
