@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.node import Node
 
-SCRIPT = Path(__file__).with_name("script.py")
+SCRIPTS = ("script.py", "script_groups.py")
 VERSIONS = ("0.9.0", "0.9.0.dev6")
 """Versions of the package ``apache-iggy``: the released generation and the one before."""
 INSTALL_SECONDS = 300
@@ -42,11 +42,12 @@ def interpreter(cache: Path, version: str) -> Path:
     return python
 
 
+@pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_first_script(version: str, cache: Path, tmp_path: Path) -> None:
+def test_a_script(version: str, script: str, cache: Path, tmp_path: Path) -> None:
     python = interpreter(cache, version)
     with Node(tmp_path) as node:
-        command = [str(python), str(SCRIPT), f"{node.host}:{node.port}"]
+        command = [str(python), str(Path(__file__).with_name(script)), f"{node.host}:{node.port}"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
         assert run.returncode == 0, f"{run.stderr}\n{node.log_tail()}"
         assert run.stdout.splitlines()[-1:] == ["done"]
