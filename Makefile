@@ -3,6 +3,7 @@
 #   make serve [DATA=./local_data] [ARGS="--shards 4"]   run node 0 in the foreground (root iggy/iggy: for development)
 #   make test                                            lint, types, tests; ends with the count
 #   make test-long, make test-clients                    full counts of what takes long; released clients (network)
+#   make test-rows [ROWS="--row S2-19"]                   mutations: the tests that docs/seed-rows.md names must notice
 #   make build, make wheel, make bench, make clean
 #
 # PYTHON=python3.12 chooses an interpreter; SHARDSRV_DEBUG=1 and SHARDSRV_PURE=1 choose a build (after `make clean`).
@@ -15,6 +16,7 @@ BIN := $(VENV)/bin
 DATA ?= ./local_data
 ARGS ?=
 TESTS ?=
+ROWS ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 
 # Ordinary modules too: setup.py compiles some of them, and looks by itself at what has changed.
@@ -23,7 +25,7 @@ REQUIREMENTS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); 
                 print(*p["build-system"]["requires"], *p["project"]["dependencies"], \
                 *p["project"]["optional-dependencies"]["test"], sep="\n")
 
-.PHONY: serve build test lint types test-long test-clients bench wheel clean
+.PHONY: serve build test lint types test-long test-clients test-rows bench wheel clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -46,6 +48,9 @@ test-long: build
 
 test-clients: build
 	@$(BIN)/python -m pytest --clients tests/clients $(TESTS)
+
+test-rows: build
+	@$(BIN)/python tools/mutate_rows.py $(ROWS)
 
 bench: build
 	@$(BIN)/python -m pytest bench $(TESTS)

@@ -51,13 +51,16 @@ class ClientGate:
         """Take a transferred table that was read when ``frontier`` was applied, at or above ``applied_op`` here.
 
         The table as of ``applied_op`` goes on beside it up to the frontier: who is evicted by an entry concerns the
-        plane too, on every member at the same place of the log."""
+        plane too, on every member at the same place of the log. From the frontier on that one alone counts: it says
+        the same, and its slots are those of every other member (a table that travels is packed)."""
         if frontier < max(applied_op, self.frontier):
             return
         base = self.applied_table
-        self.table = table
         self.frontier = frontier
-        self._base = base if frontier > applied_op else None
+        if frontier > applied_op:
+            self.table, self._base = table, base
+        else:
+            self.contradictions += base.state() != table.state()
 
     def acting_user(self, request: Request, out: list[Any]) -> int:
         """The user that ``request`` acts as, if it may become an entry; -1 when its answer is in ``out``."""

@@ -183,6 +183,11 @@ def test_a_table_below_a_removed_key_refuses_too(tmp_path: Path) -> None:
         ("IGGY_CLUSTER_NAME", "12", "cluster.name", "must be text"),
         ("IGGY_METADATA_PREPARE_QUEUE_DEPTH", "128", "metadata.prepare_queue_depth", "1 .. 127"),
         ("IGGY_MESSAGE_BUS_MAX_MESSAGE_SIZE", "12 parsecs", "message_bus.max_message_size", "not a size"),
+        # S2-25: a chunk of a state transfer has a header of 256 bytes beside it.
+        *(
+            ("IGGY_MESSAGE_BUS_MAX_MESSAGE_SIZE", size, "message_bus.max_message_size", "4 KiB .. 1 GiB")
+            for size in ("255 B", "256 B", "257 B", "4095 B", "2 GiB")
+        ),
         ("IGGY_PARTITION_SYNC_INTERVAL", "10", "partition.sync_interval", "with a unit"),
         ("IGGY_PARTITION_DURABILITY_FLOOR", "maybe", "partition.durability_floor", "replicated, persisted"),
         ("IGGY_SYSTEM_SHARDING_CPU_ALLOCATION", "4..4", "system.sharding.cpu_allocation", "empty"),

@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 from shardsrv.errors import DecodeError, UnsupportedVersion
-from shardsrv.plane.metadata import snapshot
+from shardsrv.plane.metadata import queries, snapshot
 from shardsrv.plane.metadata.state import ConsumerGroup, HandOver, Member, MetadataState, Token
 from shardsrv.wire.constants import Operation
 from shardsrv.wire.options import Option, decode_options, encode_options
@@ -150,6 +150,30 @@ def test_a_decoded_snapshot_changes_nothing_until_it_is_restored() -> None:
     assert plane.state is decoded.state
     assert (plane.op, plane.timestamp) == (driver.plane.op, driver.plane.timestamp)
     assert plane.take_changes() == []
+
+
+def test_a_restore_leaves_the_counters_of_partitions_where_they_are() -> None:
+    """S2-123, S2-125: no snapshot has them; they lie at the slot that the partition's record names, and a partition
+    that was deleted meanwhile, or made again under its number, is told by its revision."""
+    driver = populated()
+    plane, payload = driver.plane, encoded(driver)
+    counted = {owned.slot: 42 + owned.slot for owned in plane.owned()}
+    slots = {owned.identity: owned.slot for owned in plane.owned()}
+
+    def totals() -> queries.Totals:
+        return queries.totals(plane.state, lambda partition: (counted[partition.slot], 0, 0, 1))
+
+    before = totals()
+    assert before.messages == sum(counted.values()) > 42
+    plane.restore(snapshot.decode(payload))
+    assert totals() == before and plane.take_changes() == [], "nobody is told to make or to clear anything"
+    driver.run(Operation.DELETE_TOPIC, DeleteTopic("zeta", "events"))
+    driver.run(Operation.CREATE_TOPIC, CreateTopic("zeta", 3, "events"))
+    later = {owned.identity for owned in plane.owned()}
+    gone = slots.keys() - later
+    assert gone and {identity.group for identity in gone} & {identity.group for identity in later}
+    plane.restore(snapshot.decode(payload))
+    assert {owned.identity: owned.slot for owned in plane.owned()} == slots
 
 
 @pytest.mark.parametrize("kept", range(1, len(snapshot.SECTIONS)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardsrv._core import Prepare
+from shardsrv._core import Prepare, xxh3
 from shardsrv.errors import UnsupportedVersion
 from shardsrv.store import recovery
 from shardsrv.store.disk import OsDisk
@@ -248,6 +248,19 @@ def test_a_chain_break_at_the_border_of_two_segments_is_found(tmp_path: Path) ->
     assert (fault.op, fault.shape) == (int(name[:20]), Shape.CHAIN.value)
 
 
+def test_a_segment_that_says_it_follows_another_entry_is_found_although_its_entries_chain(tmp_path: Path) -> None:
+    """S1-01: the header is what is left to compare with when the segments before it are gone."""
+    chain = Chain()
+    write_log(tmp_path, [chain.other(400) for _ in range(3)], segment_size=900)
+    path = segment_files(tmp_path)[1]
+    data = bytearray(path.read_bytes())
+    data[56] ^= 1
+    data[248:256] = xxh3(bytes(data[:248])).to_bytes(8, "little")
+    path.write_bytes(data)
+    fault = refused(tmp_path, LogFacts(0, **POWER_LOSS), segment_size=900)
+    assert (fault.op, fault.shape) == (int(path.name[:20]), Shape.CHAIN.value)
+
+
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_a_missing_segment_is_found(tmp_path: Path, gone: int) -> None:
     chain = Chain()
@@ -325,8 +338,6 @@ def test_segments_of_another_log_or_release_are_named_and_refused(tmp_path: Path
         with pytest.raises(LogForeign) as caught:
             PrepareLog.open(OsDisk(), str(tmp_path), identity, segment_size=1 << 20)
         assert caught.value.field == field
-    from shardsrv._core import xxh3
-
     path = segment_files(tmp_path)[0]
     data = bytearray(path.read_bytes())
     data[8] = 2

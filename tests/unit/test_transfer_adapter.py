@@ -19,11 +19,13 @@ from shardsrv.vsr.frames import body_fields
 from shardsrv.vsr.nonce import Nonces
 from shardsrv.vsr.policy import metadata_policy, partition_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
+from shardsrv.vsr.sending import view_durable
 from shardsrv.vsr.transfer import TransferLimits
 from shardsrv.vsr.transfer_adapter import GroupTransfer
 from shardsrv.vsr.transfer_effects import InstallSnapshot, OpenStaging, RebaseLog, Restored
 from shardsrv.vsr.transfer_events import Installed, LogRebased, StagedChecked, StagingOpened
 from shardsrv.vsr.transfer_install import Checked
+from shardsrv.vsr.trust import DiskFacts
 from shardsrv.wire.constants import METADATA_GROUP, Operation
 from shardsrv.wire.manifest import Artifact, encode_manifest
 from shardsrv.wire.replica_headers import (
@@ -71,25 +73,27 @@ def entries(count: int, start: int = 1, parent: int = 0, salt: int = 0) -> list[
 class Backup:
     """Member 1 of 3 in view 0, which member 0 leads. Writes finish at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: DiskFacts | None = None) -> None:
         self.transfer = GroupTransfer(TransferLimits(frame_max=1024, retry_ticks=10), Nonces(5).draw)
         self.replica = Replica.recover(
             GroupIdentity(CLUSTER, METADATA_GROUP, 0, 1, 3),
             metadata_policy(clients_max=16),
             MetadataPlane(MetadataState.initial("root", "hash"), TopicDefaults()),
             None,
+            disk=disk,
             nonces=Nonces(7),
             transfer=self.transfer,
         )
         self.seen: list[Any] = []
         self.hold_state = False
+        self.hold_writes = False
         self.heartbeats = 0
         self.follow(self.replica.start(1))
 
     def follow(self, effects: list[Any]) -> None:
         for effect in effects:
             self.seen.append(effect)
-            if type(effect) is Append:
+            if type(effect) is Append and not self.hold_writes:
                 self.step(Persisted(effect.token, APPENDED))
                 self.step(Persisted(effect.token, SYNCED))
             elif type(effect) is PersistState and not self.hold_state:
@@ -108,9 +112,10 @@ class Backup:
         header = CommitHeader(**FIELDS, view=view, replica=0, commit=commit, timestamp_monotonic=self.heartbeats)
         self.step(Message(0, header, b"", NOW))
 
-    def start_view(self, head: Prepare, commit: int, view: int = 3) -> None:
+    def start_view(self, head: Prepare, commit: int, view: int = 3, echo: int = 0) -> None:
         body = bytes(head.header)
-        header = StartViewHeader(**FIELDS, view=view, replica=0, op=head.op, commit=commit, **body_fields(body))
+        more = {"incarnation": echo, **body_fields(body)}
+        header = StartViewHeader(**FIELDS, view=view, replica=0, op=head.op, commit=commit, **more)
         self.step(Message(0, header, body, NOW))
 
     def tick(self, count: int = 1) -> None:
@@ -214,6 +219,26 @@ def test_while_a_transfer_is_under_way_nothing_is_acknowledged_and_nothing_walke
     backup.tick(3)
     assert (len(backup.sent(PrepareOkHeader)), len(backup.asked(Committed))) == (acked, walked)
     assert backup.replica.commit_min == 2 and backup.replica.head_op == 4
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_entry_that_gets_written_during_a_transfer_is_acknowledged_behind_it_at_the_earliest(stage: str) -> None:
+    """S2-34: it came before the transfer began, and no frame brings the acknowledgement about."""
+    backup = member()
+    backup.hold_writes = True
+    backup.prepare(entries(5)[4])
+    acked = len(backup.sent(PrepareOkHeader))
+    STAGES[stage](backup)
+    backup.hold_writes = False
+    token = backup.asked(Append)[-1].token
+    for level in (APPENDED, SYNCED):
+        backup.step(Persisted(token, level))
+    backup.tick(3)
+    assert backup.replica.member.log.synced_op == 5 and len(backup.sent(PrepareOkHeader)) == acked
+    if stage != "installing":
+        backup.transfer.view_changed(backup.replica, [])
+        backup.tick()
+        assert [header.op for header in backup.sent(PrepareOkHeader)[acked:]] == [5]
 
 
 @pytest.mark.parametrize("stage", ["awaiting", "fetching"])
@@ -330,9 +355,39 @@ def test_the_request_for_a_transfer_needs_no_superblock() -> None:
     """It vouches for nothing; gating it would close the one way that heals this member."""
     backup = member()
     backup.hold_state = True
-    backup.follow(backup.replica.record(reconciled_through=1))
+    acked = len(backup.sent(PrepareOkHeader))
+    backup.start_view(entries(4)[3], 4)
+    assert backup.replica.view == 3 and not view_durable(backup.replica)
     backup.begin()
-    assert len(backup.sent(RequestStateTransferHeader)) == 1
+    assert len(backup.sent(RequestStateTransferHeader)) == 1 and len(backup.sent(PrepareOkHeader)) == acked
+
+
+@pytest.mark.parametrize("stage", ["awaiting", "fetching"])
+def test_a_start_view_that_is_not_adopted_leaves_a_transfer_alone(stage: str) -> None:
+    """S2-43: its sender need not lead anything; another session would drop the descriptor that is on its way."""
+    backup = member()
+    STAGES[stage](backup)
+    asked = len(backup.sent(RequestStateTransferHeader))
+    nonce = backup.transfer.transfer.receiver._session.nonce
+    for sender, view, reason in ((2, 3, "sender does not lead the view"), (0, 0, "behind our commits")):
+        header = StartViewHeader(**FIELDS, view=view, replica=sender, op=1, commit=0)
+        backup.step(Message(sender, header, b"", NOW))
+        assert backup.replica.dropped[reason] == 1
+    assert backup.transfer.active and backup.transfer.transfer.receiver._session.nonce == nonce
+    assert len(backup.sent(RequestStateTransferHeader)) == asked
+
+
+def test_a_member_that_lost_its_log_asks_whoever_answers_this_boot_and_once() -> None:
+    """S2-44: a StartView begins a transfer only when it is adopted, answers this life, and none is under way."""
+    backup = Backup(DiskFacts(lost=True))
+    head = entries(4)[3]
+    backup.start_view(head, 4)
+    assert backup.replica.view == 3 and not backup.transfer.active, "adopted, and it may be the answer to another life"
+    for _ in range(2):
+        backup.start_view(head, 4, echo=backup.replica.member.nonce)
+        assert len(backup.sent(RequestStateTransferHeader)) == 1 and backup.transfer.active
+    backup.heartbeat(4, view=3)
+    assert backup.replica.commit_min == 0, "walk and repair wait for the install"
 
 
 def test_a_caught_up_primary_offers_and_nobody_else() -> None:

@@ -12,6 +12,7 @@ from shardsrv.errors import DecodeError, EncodeError, OurFault, SealMismatch, Tr
 from shardsrv.vsr import client_table_wire as wire
 from shardsrv.vsr.client_table import ClientTable
 from shardsrv.wire import manifest
+from shardsrv.wire.client_headers import ReplyHeader
 from shardsrv.wire.manifest import Artifact, decode_manifest, encode_manifest
 from shardsrv.wire.sealed_body import artifact_checksum, seal_body, verified_content
 from tests.support.transfers import client_id, table_of
@@ -147,6 +148,13 @@ def test_table_bytes() -> None:
     assert body[61:65] == (256).to_bytes(4, "little") and body[65 + 60] == 8, "a whole Reply frame"
     assert len(body) == 8 + 53 + 4 + 256 + 8
     assert encoded(ClientTable(4)) == seal_body(b"SCT1\0\0\0\0")
+
+
+def test_the_magic_goes_with_the_layout_of_a_reply() -> None:
+    """S2-13: whole Reply headers lie in the body, so another layout of theirs is another format of this one."""
+    fields = [(field.offset, field.size, field.kind, field.name) for field in ReplyHeader.layout.fields]
+    known = {b"SCT1": 0x96A80412988A54AD}
+    assert known[wire.MAGIC] == artifact_checksum(repr(fields).encode()), "another layout of replies: bump the magic"
 
 
 def test_slots_are_packed() -> None:

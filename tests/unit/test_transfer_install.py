@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shardsrv._core import Prepare, xxh3
+from shardsrv.vsr import client_table_wire
 from shardsrv.vsr import transfer_faults as faults
 from shardsrv.vsr import transfer_notes as notes
 from shardsrv.vsr.client_gate import ClientGate
@@ -212,12 +213,27 @@ def test_evictions_below_the_frontier_reach_the_plane() -> None:
     assert plane.gone == expected.gone == [client_id(1), client_id(2), client_id(3)]
 
 
-def test_a_table_at_the_applied_op_is_simply_taken() -> None:
+def test_a_table_of_the_applied_op_is_the_own_one_and_the_own_slots_stay() -> None:
+    """S2-15: what was transferred is packed into slots 0..count; the table that the log gave has those of every other
+    member, so their snapshots stay equal."""
     source, _ = grown(3)
     gate, plane = grown(3)
-    gate.install(source.table, 3, 3)
+    for each in (source, gate):
+        each.table.remove(client_id(2))
+    before = gate.table.snapshot()
+    packed = client_table_wire.decode(client_table_wire.encode(client_table_wire.view_of(source.table, 3)), 3)
+    assert packed.snapshot() != before and packed.state() == gate.table.state()
+    gate.install(packed, 3, 3)
+    assert gate.table.snapshot() == before and (gate.frontier, gate.contradictions) == (3, 0)
     gate.commit(register(4, 4), plane)
-    assert gate.table is source.table and gate.table.get(client_id(4)) is not None
+    assert gate.table.get(client_id(4)) is not None
+
+
+def test_a_table_of_the_applied_op_that_contradicts_the_own_one_is_counted() -> None:
+    gate, _plane = grown(3)
+    before = gate.table.snapshot()
+    gate.install(table_of({1: 1}), 3, 3)
+    assert gate.contradictions == 1 and gate.table.snapshot() == before
 
 
 @pytest.mark.parametrize(("frontier", "applied"), [(2, 3), (5, 3)])

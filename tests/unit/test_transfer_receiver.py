@@ -675,3 +675,27 @@ def test_stalls_and_an_end_name_the_attempts_after_the_burn() -> None:
         if type(effect) is Note and effect.name in (notes.STALLED, notes.ABANDONED)
     ]
     assert burned == [*((notes.STALLED, number) for number in range(1, 6)), (notes.ABANDONED, 6)]
+
+
+def test_what_is_dropped_or_does_not_hold_leaves_a_line() -> None:
+    """S2-143, S2-144: with the facts that tell a broken link from a broken peer."""
+    server, receiver, link = pair()
+    receiver.hold = {StageChunk}
+    receiver.arm()
+    link.deliver()
+    out: list[Any] = []
+    receiver.transfer.abandon(out)
+    receiver.run(out)
+    length = server.transfer.server._served[1].offer.artifacts[0][0].length
+    unknown = frame_fields(server, 4711, sender=1)
+    feed(server, RequestStateChunkHeader(**unknown, artifact=0, offset=0, length=1))
+    beyond = frame_fields(server, nonce_of(receiver), sender=1)
+    feed(server, RequestStateChunkHeader(**beyond, artifact=0, offset=length, length=1))
+    facts = {effect.name: effect.facts for effect in receiver.log + server.log if type(effect) is Note}
+    assert facts[notes.ORPHAN_DROPPED] == {"stage": "Fetching", "peer": 0}
+    assert facts[notes.UNKNOWN_OFFER] == {"requester": 1}
+    assert facts[notes.OUT_OF_BOUNDS] == {"requester": 1, "artifact": 0, "offset": length}
+    _, receiver, _ = _undecodable()
+    damaged = [effect.facts for effect in receiver.log if type(effect) is Note and effect.name == notes.DAMAGED]
+    assert [facts["failures"] for facts in damaged] == [1, 2, 3, 4, 5, 6]
+    assert {facts["capacity"] for facts in damaged} == {16}, "what the table of the peer was measured against"

@@ -8,6 +8,7 @@ import pytest
 
 from shardsrv.vsr.events import Message
 from shardsrv.vsr.frames import body_fields, decode_frame
+from shardsrv.vsr.sending import view_durable
 from shardsrv.vsr.status import NORMAL, RECOVERING, VIEW_CHANGE
 from shardsrv.vsr.trust import SUSPECT, TRUSTED, DiskFacts, judge
 from shardsrv.wire.constants import Command
@@ -55,6 +56,46 @@ def test_a_restarted_primary_does_not_resume_its_view() -> None:
     assert cluster.nodes[1].replica.member.election.reason == "the primary restarted"
     cluster.settle()
     assert cluster.primary().index == 1
+
+
+def in_view_1() -> Cluster:
+    """Three members in view 1; all that their logs hold was born in view 0."""
+    cluster = started()
+    cluster.nodes[0].kill()
+    cluster.settle()
+    cluster.nodes[0].boot()
+    cluster.settle()
+    assert {node.replica.view for node in cluster.nodes} == {1}
+    return cluster
+
+
+def test_a_member_begins_in_the_view_of_its_record_and_not_in_that_of_its_last_entry() -> None:
+    """S0-05: it voted in view 1 and never votes in it, nor in an earlier one, again."""
+    cluster = in_view_1()
+    node = cluster.nodes[2]
+    assert node.disk.log[-1].view == 0
+    node.kill()
+    cluster.cut = frozenset([2])
+    node.boot()
+    assert (node.replica.view, node.replica.log_view) == (1, 1)
+    cluster.run_until(lambda: node.replica.status == VIEW_CHANGE)
+    assert node.replica.view == 2, "nobody answered: it calls for a view that it was never in"
+
+
+def test_a_member_whose_record_cannot_be_written_asks_all_the_same() -> None:
+    """S0-26: a question vouches for nothing; everything else waits for the record."""
+    cluster = in_view_1()
+    node = cluster.nodes[2]
+    node.kill()
+    node.disk.log = []
+    node.broken_superblock = True
+    cluster.filter = lambda source, target, frame: None if source == 2 else 1
+    since = cluster.now
+    node.boot(DiskFacts(lost=True))
+    cluster.run(80)
+    assert not view_durable(node.replica), "the log view that its log had earned is to be taken back, and is not"
+    assert node.replica.status == VIEW_CHANGE, "it gave up asking"
+    assert sent_by(cluster, node, since - 1) == {Command.REQUEST_START_VIEW}
 
 
 @pytest.mark.parametrize("members", [2, 3, 5])

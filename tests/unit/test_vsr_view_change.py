@@ -7,7 +7,9 @@ import pytest
 
 from shardsrv.vsr.merge import Decided
 from shardsrv.vsr.status import NORMAL, VIEW_CHANGE
+from shardsrv.vsr.suffix import vote_frame
 from shardsrv.wire.constants import Command
+from shardsrv.wire.replica_bodies import decode_suffix
 from tests.support.vsr_cluster import SEND, Cluster, Node
 
 
@@ -183,6 +185,37 @@ def test_a_newer_view_during_the_write_is_not_taken_for_durable() -> None:
     cluster.run_until(lambda: node.disk.state.view == 1, 100)
     assert node.replica.durable_state.view == 1
     assert not any(source == 2 and kind == Command.START_VIEW_CHANGE for _, source, kind in cluster.sent)
+
+
+def test_the_record_of_a_view_change_repeats_the_checkpoint_pair() -> None:
+    """S0-20: nothing else on the disk says which snapshot the log that was dropped went into."""
+    cluster = Cluster(3)
+    start_with(cluster, b"a", b"b")
+    node = cluster.nodes[1]
+    node.follow(node.replica.record(checkpoint_op=2, checkpoint_checksum=77))
+    cluster.run(3)
+    cluster.nodes[0].kill()
+    cluster.settle()
+    cluster.commit(b"c", everywhere=False)
+    state = node.disk.state
+    assert (state.view, state.log_view) == (1, 1)
+    assert (state.checkpoint_op, state.checkpoint_checksum) == (2, 77)
+
+
+def test_a_vote_holds_the_header_of_the_commit_point_although_the_log_below_it_is_gone() -> None:
+    """S0-44: what the merge chains from."""
+    cluster = Cluster(3)
+    start_with(cluster, b"a", b"b", b"c")
+    for node in cluster.nodes:
+        node.replica.log_dropped(4)
+    replica = cluster.nodes[1].replica
+    fields, body = vote_frame(replica)
+    assert (fields["op"], fields["commit"], fields["present_bitset"]) == (3, 3, 1)
+    slots, _ = decode_suffix(body, 3, 3)
+    assert [(slot.op, slot.checksum) for slot in slots] == [(3, cluster.nodes[1].disk.log[2].checksum)]
+    cluster.nodes[0].kill()
+    cluster.settle()
+    cluster.commit(b"d", everywhere=False)
 
 
 def test_a_primary_whose_clock_runs_away_abdicates_by_name() -> None:

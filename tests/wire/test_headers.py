@@ -25,6 +25,8 @@ from shardsrv.wire.constants import (
     is_result_framed,
 )
 from shardsrv.wire.frames import build_eviction
+from shardsrv.wire.manifest import ManifestTooManyEntries, decode_manifest
+from shardsrv.wire.sealed_body import seal_body
 
 some = settings(max_examples=60, deadline=None)
 
@@ -396,6 +398,50 @@ def violations() -> list[tuple[str, h.Header]]:
 def test_each_field_rule_refuses(rule: str, header: h.Header) -> None:
     with pytest.raises(DecodeError):
         header.validate()
+
+
+HEADER_ONLY = {
+    h.PrepareOkHeader,
+    h.StartViewChangeHeader,
+    h.RequestStartViewHeader,
+    h.RequestPreparesHeader,
+    h.RepairDoneHeader,
+    h.RangeEvictedHeader,
+    h.RequestStateTransferHeader,
+    h.RequestStateChunkHeader,
+}
+"""Frames of groups whose size is fully determined. The others have a body: entries, suffixes, manifests, chunks."""
+
+
+@pytest.mark.parametrize("kind", sorted(HEADER_ONLY, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("size", [0, 255, 257, 512, 2**32 - 1])
+def test_a_frame_without_a_body_has_one_size(kind: type[h.Header], size: int) -> None:
+    """S2-01, S2-02: expected and found are named; the command is looked at before the size."""
+    with pytest.raises(DecodeError) as refusal:
+        kind(size=size).validate()
+    assert (refusal.value.what, refusal.value.expected, refusal.value.found) == ("size", 256, size)
+    foreign = bytearray(kind(size=size).pack())
+    foreign[60] = Command.COMMIT
+    with pytest.raises(DecodeError) as other:
+        kind.unpack(foreign)
+    assert other.value.what == "command"
+
+
+def test_which_frames_of_groups_have_a_body() -> None:
+    """S2-05: every frame that can be strict is; the outer bound on a frame's length is no reason not to be."""
+    groups = {kind for kind in h.HEADERS.values() if "group" in kind.layout.names and kind.layout.sealed}
+    assert {kind for kind in groups if kind.layout.fixed_size} == HEADER_ONLY
+
+
+def test_the_manifest_of_an_offer_is_bounded_where_it_is_decoded() -> None:
+    """S2-04: the header says nothing about how long a manifest may be, the frame limit and the decoder do."""
+    offer = h.StateTransferTargetHeader(nonce=1, available=1, size=2**32 - 1)
+    offer.validate()
+    with pytest.raises(DecodeError):
+        h.frame_size(offer.pack(), 64 << 20)
+    entries = seal_body(b"ISM1" + (2**32 - 1).to_bytes(4, "little") + b"\x19")
+    with pytest.raises(ManifestTooManyEntries):
+        decode_manifest(entries)
 
 
 def test_reserved_bytes_are_strict_only_where_they_are_ours() -> None:
