@@ -17,13 +17,23 @@ from pathlib import Path
 from random import Random
 
 from shardsrv.sim import coverage, ledger, plants
-from shardsrv.sim.options import Options, draw, loaded, plain, with_clock_jumps, with_rot, with_squeezes, with_storm
+from shardsrv.sim.options import (
+    Options,
+    draw,
+    loaded,
+    plain,
+    with_clock_jumps,
+    with_dense_logs,
+    with_rot,
+    with_squeezes,
+    with_storm,
+)
 from shardsrv.sim.plant_list import PLANTS
 from shardsrv.sim.report import Summary, one_run
 from shardsrv.sim.shrink import override, shrink
 from shardsrv.sim.world import Result, World
 
-FLAGS = ("rot", "storm", "squeeze", "clock", "load", "plain")
+FLAGS = ("rot", "storm", "squeeze", "dense", "clock", "load", "plain")
 """Flags that change the options of a seed."""
 
 
@@ -36,6 +46,8 @@ def options_of(seed: int, arguments: argparse.Namespace) -> Options:
         options = with_storm(options)
     if arguments.squeeze:
         options = with_squeezes(options)
+    if arguments.dense:
+        options = with_dense_logs(options)
     if arguments.clock:
         options = with_clock_jumps(options)
     if arguments.load:
@@ -71,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--rot", action="store_true", help="bits rot often")
     flags.add_argument("--storm", action="store_true", help="members crash all the time")
     flags.add_argument("--squeeze", action="store_true", help="what a quorum holds is left with one who is away")
+    flags.add_argument("--dense", action="store_true", help="small segments, checkpoints and purges all the time")
     flags.add_argument("--clock", action="store_true", help="clocks jump often and far")
     flags.add_argument("--load", action="store_true", help="one loaded hour of three or five members for each seed")
     flags.add_argument("--plain", action="store_true", help="nothing that narrows: moments, squeezes, bursts")

@@ -233,26 +233,30 @@ def _narrowed(random: Random, options: Options) -> Options:
     moment = random.choice((0.0, 0.0, 0.5, 0.9))
     squeeze = _sometimes(random, 0.3, 2, 8) * SECOND
     repetition = random.choice((options.network.repetition, options.network.repetition, 0.2))
-    dense = random.random() < 0.4
     load = attrs.evolve(load, burst=random.choice((0.0, 0.0, 0.8)))
     options = attrs.evolve(options, faults=attrs.evolve(faults, moment=moment, squeeze=squeeze), load=load)
     options = attrs.evolve(options, network=attrs.evolve(options.network, repetition=repetition))
-    segment_size, checkpoint_bytes = random.choice((1, 2, 4)) * 1024, random.choice((2, 8)) * 1024
-    sync_interval = random.choice((2, 10, 50)) * MILLISECOND
-    if not dense:
-        return options
+    return with_dense_logs(options) if random.random() < 0.4 else options
+
+
+def with_dense_logs(options: Options) -> Options:
+    """The same run with small segments, checkpoints all the time, now and then slow background syncs, and more of what
+    makes them: metadata and purges."""
+    random = Random(f"{options.seed}/dense")
+    weights = tuple((name, DENSE.get(name, weight)) for name, weight in options.load.weights)
     return attrs.evolve(
         options,
-        segment_size=segment_size,
-        checkpoint_bytes=checkpoint_bytes,
-        sync_interval=sync_interval,
-        load=attrs.evolve(load, weights=tuple((name, DENSE.get(name, weight)) for name, weight in load.weights)),
+        segment_size=random.choice((1, 2, 4)) * 1024,
+        checkpoint_bytes=random.choice((2, 8)) * 1024,
+        sync_interval=random.choice((2, 10, 50)) * MILLISECOND,
+        load=attrs.evolve(options.load, weights=weights),
     )
 
 
 def with_rot(options: Options) -> Options:
     """The same run with bits that rot every few seconds."""
-    return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND))
+    moment = max(options.faults.moment, 0.3)
+    return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND, moment=moment))
 
 
 def with_storm(options: Options) -> Options:
