@@ -216,8 +216,8 @@ class Faults:
         return True
 
     def _rot_behind(self, node: Node, path: str) -> None:
-        """A bit near the end of a log flips, and the member is killed."""
-        if path and node.disk.exists(path) and node.disk.size(path):
+        """A bit near the end of a log flips, unless the others are needed by now, and the member is killed."""
+        if path and self.world.may_spoil(node) and node.disk.exists(path) and node.disk.size(path):
             size = node.disk.size(path)
             self.world.spoil(node, path, self.random.randrange(max(0, size - TAIL), size) * 8)
         self.world.bring_down(node, False, self._down_time())
@@ -250,9 +250,12 @@ class Faults:
 
     def _squeezed(self, losing: list[int], others: list[int], strike: Strike) -> None:
         """Wait for the entry."""
-        if not self._over:
-            trap = self.world.traps[losing[0]]
-            trap.arm_at(strike, True, SECOND, lambda path: self._let_go(losing, others))
+        if self._over:
+            return
+        trap = self.world.traps[losing[0]]
+        trap.arm_at(strike, True, SECOND, lambda path: self._let_go(losing, others))
+        # Also when the member ends otherwise before.
+        self.world.schedule.after(2 * SECOND, self._heal)
 
     def _let_go(self, losing: list[int], others: list[int]) -> None:
         """The members that did not lag go down, and the cut heals."""

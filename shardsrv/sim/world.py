@@ -307,10 +307,15 @@ class World:
 
     def spoilable(self, random: Random) -> Node | None:
         """A member whose bytes may change: in a cluster one of fewer than a quorum, since the others hold the data."""
-        spoiled = {index for index, fault in self._blamed.items() if fault in SPOILED}
-        if self.options.replicas > 1 and (not self.minority or "wiped" in self._blamed.values()):
-            return None
-        return random.choice([node for node in self.nodes if node.index in spoiled] or list(self.nodes))
+        candidates = [node for node in self.nodes if self.may_spoil(node)]
+        return random.choice(candidates) if candidates else None
+
+    def may_spoil(self, node: Node) -> bool:
+        """Whether bytes of this member may change: no other's have, and all others have their disks."""
+        if self.options.replicas == 1:
+            return True
+        others = [fault for index, fault in self._blamed.items() if index != node.index and fault in SPOILED]
+        return bool(self.minority) and not others and "wiped" not in self._blamed.values()
 
     def damage(self, random: Random, misdirected: bool) -> bool:
         """Flip a bit, or let a write land elsewhere; in a cluster only in what is no promise. A single member may

@@ -84,3 +84,19 @@ def test_the_line_that_replays_a_run_has_its_flags() -> None:
 
 def result_of(options: Options) -> Result:
     return World(attrs.evolve(options, duration=1)).run()
+
+
+@pytest.mark.parametrize(("replicas", "own", "other"), [(1, True, True), (2, False, False), (3, True, False)])
+def test_bytes_change_where_others_hold_them(replicas: int, own: bool, other: bool) -> None:
+    world = World(bare(1, replicas))
+    first, last = world.nodes[0], world.nodes[-1]
+    world.blame(first, "rot")
+    assert world.may_spoil(first) == own
+    assert world.may_spoil(last) == other
+
+
+def test_bytes_change_nowhere_when_a_disk_was_wiped() -> None:
+    world = World(bare(1, 3))
+    assert world.spoilable(Random(1)) is not None
+    world.blame(world.nodes[1], "wiped")
+    assert world.spoilable(Random(1)) is None
