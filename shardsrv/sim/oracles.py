@@ -346,6 +346,7 @@ class Oracles:
                 raise Violation("transfer", f"{node.name} {group.key} installs op {op}, committed is {known.head}")
             # What was allowed to be lost has survived in the checkpoint of a member.
             known.skip(op, group.plane)
+        self.purges.hidden(node, group)
         if group.key != METADATA:
             self.states.committed(node, group, op, group.applied_checksum)
 
@@ -364,6 +365,7 @@ class Oracles:
         """A group was opened."""
         self.marks.started(node, group)
         self.disks.opened(node, group)
+        self.purges.hidden(node, group)
         if self._alone:
             self.acknowledged.started_alone(node, group)
             self.states.forget(group.key, group.replica.commit_min)

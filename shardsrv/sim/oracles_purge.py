@@ -1,4 +1,4 @@
-"""A purge that metadata has committed comes before everything that is sent behind it, and comes at all."""
+"""A purge that metadata has committed comes before everything that is sent behind it, comes at all, and stays."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ class Purges:
         if applied < wanted:
             text = f"{node.name} {group.key} op {prepare.op} comes before the purge of metadata op {wanted}"
             raise Violation("purges", f"{text}, applied is {applied}")
+
+    def hidden(self, node: Node, group: SimGroup) -> None:
+        """A log that was opened, or put in place by a transfer, serves nothing from before the purge that the state
+        beside it holds."""
+        if group.key == METADATA:
+            return
+        purged, floor = group.plane.purge_op, group.log.floor_op
+        if floor < purged:
+            raise Violation("purges", f"{node.name} {group.key} may serve ops above {floor}, purged is up to {purged}")
 
     def carried_out(self, node: Node, idle: Collection[object] = ()) -> None:
         """At the end every purge that metadata has committed is applied, but in the groups that are ``idle``."""

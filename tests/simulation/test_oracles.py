@@ -183,6 +183,19 @@ def test_a_purge_is_carried_out_by_the_end(member: Member) -> None:
         Purges().carried_out(member.node)
 
 
+def test_what_was_purged_is_not_served_from_the_log(member: Member) -> None:
+    member.group.plane.purge_op = 0
+    Purges().hidden(member.node, member.group)
+    member.append()
+    member.log.append(member.chain.purge())
+    member.log.flush()
+    member.group.plane.purge_op = 11
+    Purges().hidden(member.node, member.group)
+    member.log.floor_op = 0
+    with pytest.raises(Violation, match="may serve ops above 0, purged is up to 11"):
+        Purges().hidden(member.node, member.group)
+
+
 # --- what was allowed to be lost --------------------------------------------------------------------------------------
 
 
