@@ -11,6 +11,8 @@ from shardsrv.sim.cli import options_of, parser, replay
 from shardsrv.sim.options import Options, draw, with_dense_logs, with_rot, with_squeezes
 from shardsrv.sim.world import Result, World
 
+KINDS = ("metadata", "partition")
+
 
 def bare(seed: int, replicas: int, seconds: int = 8) -> Options:
     """A run without narrowings and without faults that are drawn."""
@@ -60,9 +62,13 @@ def test_bursts_send_to_one_partition_at_once() -> None:
 
 
 def test_dense_logs_make_more_checkpoints() -> None:
-    options = bare(5, 1)
-    counts = [run(each).counts.get("partition checkpoints", 0) for each in (options, with_dense_logs(options))]
-    assert counts[1] > 2 * counts[0]
+    options = attrs.evolve(bare(5, 1), segment_size=64 * 1024, checkpoint_bytes=512 * 1024)
+    dense = with_dense_logs(options)
+    assert (dense.segment_size <= 4096, dense.checkpoint_bytes <= 8192) == (True, True)
+    results = [run(each) for each in (options, dense)]
+    metadata, partitions = ([result.counts.get(f"{kind} checkpoints", 0) for result in results] for kind in KINDS)
+    assert metadata[1] > metadata[0]
+    assert partitions[1] > 2 * partitions[0]
 
 
 def test_rot_comes_behind_a_sync() -> None:
