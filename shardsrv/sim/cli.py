@@ -17,24 +17,43 @@ from pathlib import Path
 from random import Random
 
 from shardsrv.sim import coverage, ledger, plants
-from shardsrv.sim.options import Options, draw, loaded, with_clock_jumps, with_rot, with_storm
+from shardsrv.sim.options import (
+    Options,
+    draw,
+    loaded,
+    plain,
+    with_clock_jumps,
+    with_dense_logs,
+    with_rot,
+    with_squeezes,
+    with_storm,
+)
 from shardsrv.sim.plant_list import PLANTS
 from shardsrv.sim.report import Summary, one_run
 from shardsrv.sim.shrink import override, shrink
 from shardsrv.sim.world import Result, World
 
+FLAGS = ("rot", "storm", "squeeze", "dense", "clock", "load", "plain")
+"""Flags that change the options of a seed."""
+
 
 def options_of(seed: int, arguments: argparse.Namespace) -> Options:
     """The options of a seed under the flags given."""
-    options = draw(Random(f"{seed}/options"), seed, arguments.replicas, arguments.seconds)
+    options = draw(Random(f"{seed}/options"), seed, arguments.replicas, arguments.seconds, not arguments.plain)
     if arguments.rot:
         options = with_rot(options)
     if arguments.storm:
         options = with_storm(options)
+    if arguments.squeeze:
+        options = with_squeezes(options)
+    if arguments.dense:
+        options = with_dense_logs(options)
     if arguments.clock:
         options = with_clock_jumps(options)
     if arguments.load:
         options = loaded(options, arguments.replicas, arguments.seconds)
+    if arguments.plain:
+        options = plain(options)
     return override(options, arguments.set)
 
 
@@ -45,7 +64,7 @@ def replay(result: Result, arguments: argparse.Namespace) -> str:
         words.append(f"--replicas {arguments.replicas}")
     if arguments.seconds is not None:
         words.append(f"--seconds {arguments.seconds}")
-    words += [f"--{flag}" for flag in ("rot", "storm", "clock", "load") if getattr(arguments, flag)]
+    words += [f"--{flag}" for flag in FLAGS if getattr(arguments, flag)]
     words += [f"--set {setting}" for setting in arguments.set]
     return " ".join(words)
 
@@ -63,8 +82,11 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replace an option of the seed")
     flags.add_argument("--rot", action="store_true", help="bits rot often")
     flags.add_argument("--storm", action="store_true", help="members crash all the time")
+    flags.add_argument("--squeeze", action="store_true", help="what a quorum holds is left with one who is away")
+    flags.add_argument("--dense", action="store_true", help="small segments, checkpoints and purges all the time")
     flags.add_argument("--clock", action="store_true", help="clocks jump often and far")
     flags.add_argument("--load", action="store_true", help="one loaded hour of three or five members for each seed")
+    flags.add_argument("--plain", action="store_true", help="nothing that narrows: moments, squeezes, bursts")
     flags.add_argument("--shrink", action="store_true", help="make the first red run shorter")
     flags.add_argument("--stop", action="store_true", help="end with the first red run")
     flags.add_argument("--ledger", type=Path, help="add a JSON line a run to this file")

@@ -20,8 +20,9 @@ from shardsrv.sim.boot import key_of
 from shardsrv.sim.chance import exponential
 from shardsrv.sim.clock import MILLISECOND
 from shardsrv.sim.gateway import Ask, Origin
-from shardsrv.sim.oracles import Asked, Violation
+from shardsrv.sim.oracles import Asked
 from shardsrv.sim.requests import Requests, places
+from shardsrv.sim.violation import Violation
 from shardsrv.store.group_key import METADATA
 from shardsrv.wire.constants import Operation
 from shardsrv.wire.error_codes import ErrorCode
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _TRANSIENT: Final = (int(ErrorCode.TRANSIENT_NOT_ACCEPTED), int(ErrorCode.TRANSIENT_NOT_COMMITTED))
 ATTEMPTS_MAX: Final = 40
+BURST_MEAN: Final = 300
+"""Microseconds between two requests of a burst."""
 TWICE: Final = 0.02
 """Share of attempts that reach the member twice."""
 _REGISTER: Final = int(Operation.REGISTER)
@@ -60,6 +63,7 @@ class Client:
         self.done = 0
         self.stopped = False
         self.kind = ""
+        self._bursting = False
         self._last: Ask | None = None
         """The last metadata request that was acknowledged."""
 
@@ -92,7 +96,7 @@ class Client:
             self._move()
             self._think()
             return
-        kind = self.kind = self.random.choice(self._kinds)
+        kind = self.kind = "send" if self._bursting else self.random.choice(self._kinds)
         if kind == "poll":
             self._poll(node)
             self._think()
@@ -119,7 +123,15 @@ class Client:
         self._start(Ask(self.identity, self.session, self.number, operation, body, digest, place))
 
     def _think(self) -> None:
-        self._later(exponential(self.random, self.world.options.load.think_mean), self._next)
+        """Pause, or go on at once in a burst; the mean number of requests a second stays what it is."""
+        load, mean = self.world.options.load, self.world.options.load.think_mean
+        self._bursting = False
+        if load.burst:
+            self._bursting = self.random.random() < load.burst
+            mean = BURST_MEAN if self._bursting else mean / (1 - load.burst)
+        if not self._bursting:
+            self.requests.held = None
+        self._later(exponential(self.random, mean), self._next)
 
     def _move(self) -> None:
         self.member = (self.member + 1) % self.world.options.replicas

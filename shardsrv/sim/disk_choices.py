@@ -129,3 +129,12 @@ def reachable_files(root: SimDirectory, changes: Iterable[NameChange], open_file
     for file in open_files:
         found[file] = None
     return list(found)
+
+
+def durable_file(root: SimDirectory, path: str) -> SimFile | None:
+    """The file that ``path`` names on the disk, whatever memory shows; None while no durable name leads there."""
+    node: SimFile | SimDirectory | None = root
+    for name in path.split("/"):
+        if name:
+            node = node.durable.get(name) if isinstance(node, SimDirectory) else None
+    return node if isinstance(node, SimFile) else None

@@ -113,6 +113,11 @@ class SimFile:
         """True when a power loss leaves exactly what is seen."""
         return not self.sectors and not self.lost and len(self.sizes) == 1
 
+    @property
+    def durable(self) -> bytes:
+        """What a power loss leaves that keeps nothing of what was not synced."""
+        return bytes(self.outcome(0, dict.fromkeys(self.sectors, 0)).data)
+
     def outcome(self, size: int, chosen: Mapping[int, int]) -> SimFile:
         """The file after a power loss with length number ``size`` and, for each dirty sector, version number
         ``chosen``."""

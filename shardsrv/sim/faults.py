@@ -3,85 +3,44 @@
 The atlas: a member may be killed at any time, also inside a call to its disk; may lose power, keeping any legal part of
 what it had not synced; links are lossy, cut and clogged; clocks are off and jump; a write or a sync may fail once; bits
 rot and writes land elsewhere where a healthy quorum holds the data. A blackout takes the power of several members at
-once: then only what was synced is promised. Every red run inside the atlas is a bug.
+once: then only what was synced is promised. A squeeze leaves what a quorum has acknowledged with one member that is
+away. Some crashes wait for a moment (`moments`), or strike again while the member starts. Every red run inside the
+atlas is a bug.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from shardsrv.sim.chance import exponential
-from shardsrv.sim.clock import MILLISECOND
-from shardsrv.sim.disk import Call
-from shardsrv.sim.node import Crash
+from shardsrv.sim.clock import MILLISECOND, SECOND
+from shardsrv.sim.moments import LOG_SYNCED, MESSAGE_WRITTEN, MOMENTS, Strike, draw_strike
 
 if TYPE_CHECKING:
     from shardsrv.sim.node import Node
     from shardsrv.sim.world import World
 
-_CHANGES: Final = ("pwritev", "fdatasync", "fsync_dir", "rename", "unlink", "truncate", "syncfs", "open_write", "mkdir")
-_SYNCS: Final = ("fdatasync", "fsync_dir", "syncfs")
 IN_WRITE_MAX: Final = 12
 """Calls to the disk that an armed crash may wait for."""
-
-
-class DiskTrap:
-    """Sits in front of a member's disk (`SimDisk.on_call`): armed by the faults, strikes once."""
-
-    __slots__ = ("_fuse", "_power", "_short", "fail_sync", "fail_write", "node", "random", "world")
-
-    def __init__(self, world: World, node: Node, random: Random) -> None:
-        self.world = world
-        self.node = node
-        self.random = random
-        self._fuse = -1
-        self._power = False
-        self._short = False
-        self.fail_write = False
-        self.fail_sync = False
-
-    def arm(self, calls: int, power: bool) -> None:
-        """Crash at the ``calls``-th change from now."""
-        self._fuse = calls
-        self._power = power
-        self._short = False
-
-    def disarm(self) -> None:
-        """Nothing more happens."""
-        self._fuse = -1
-        self.fail_write = self.fail_sync = False
-
-    def __call__(self, call: Call) -> int | None:
-        if self._fuse < 0 and not self.fail_write and not self.fail_sync:
-            return None
-        name = call.name
-        if name not in _CHANGES:
-            return None
-        if self._fuse >= 0:
-            if self._fuse == 0:
-                if name == "pwritev" and not self._short and call.length > 1:
-                    # The process dies inside the write: a part of it is there.
-                    self._short = True
-                    return self.random.randrange(1, call.length)
-                self._fuse = -1
-                self.world.count("crashes inside a disk call")
-                self.world.reached(f"crash at {name}")
-                raise Crash(self._power)
-            self._fuse -= 1
-        if self.fail_write and name == "pwritev":
-            self.fail_write = False
-            self.world.blame(self.node, "write error")
-            self.world.reached("failed write")
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if self.fail_sync and name in _SYNCS:
-            self.fail_sync = False
-            self.world.blame(self.node, "sync error")
-            self.world.reached(f"failed {name}")
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return None
+PATIENCE: Final = 3 * SECOND
+"""Mean time that a crash waits for its moment before it strikes without."""
+AGAIN: Final = 0.15
+"""Share of crashes that strike again while the member starts, in runs whose crashes wait for moments."""
+BEHIND: Final = 0.5
+BEHIND_ALONE: Final = 0.8
+"""Share of rot that comes behind a sync, in runs whose crashes wait for moments; a single member seldom lives to see a
+second rot."""
+JUST_SYNCED: Final = 300
+"""Longest time between the sync of a log and the rot of what it brought to the disk, microseconds."""
+TAIL: Final = 400
+"""Bytes at the end of a log that rot then, about an entry."""
+LAG: Final = 100 * MILLISECOND
+"""Mean time that the members that lag are cut off in a squeeze before the others wait for an entry."""
+ACKNOWLEDGED: Final = 12 * MILLISECOND
+"""Longest time between the write of an entry and the end of a squeeze: it may be acknowledged by then."""
+BRIEF: Final = 20 * MILLISECOND
+AWAY: Final = 2 * SECOND
+"""Times that members of a squeeze are down: those that lose power, and at least, those that are killed."""
 
 
 class Faults:
@@ -91,6 +50,8 @@ class Faults:
         self.world = world
         self.random = world.chance.stream("faults")
         self._over = False
+        moments = world.chance.stream("moments")
+        self._moments = moments.sample(MOMENTS, moments.choice((1, 2, 4)))
         options = world.options.faults
         self._kinds: list[tuple[str, int, Any]] = [
             ("kill", options.kill, self._kill),
@@ -105,6 +66,7 @@ class Faults:
             ("rot", options.rot, self._rot),
             ("misdirected", options.misdirected, self._misdirected),
             ("wipe", options.wipe, self._wipe),
+            ("squeeze", options.squeeze, self._squeeze),
         ]
 
     def begin(self) -> None:
@@ -162,10 +124,18 @@ class Faults:
         node = self._pick()
         if node is None:
             return False
-        if self.random.random() < self.world.options.faults.crash_in_write:
-            self.world.traps[node.index].arm(self.random.randrange(IN_WRITE_MAX), power)
+        options, trap = self.world.options.faults, self.world.traps[node.index]
+        if trap.waiting:
+            return False
+        if options.moment and self.random.random() < options.moment:
+            trap.arm_at(draw_strike(self.random, self._moments), power, exponential(self.random, PATIENCE))
+            return True
+        if self.random.random() < options.crash_in_write:
+            trap.arm(self.random.randrange(IN_WRITE_MAX), power)
             return True
         self.world.bring_down(node, power, self._down_time())
+        if options.moment and self.random.random() < AGAIN:
+            trap.arm(self.random.randrange(IN_WRITE_MAX), power)
         return True
 
     def _blackout(self) -> bool:
@@ -232,11 +202,67 @@ class Faults:
         return True
 
     def _rot(self) -> bool:
-        """A bit of one member's data flips; only where the others can heal it."""
-        return self.world.damage(self.random, False)
+        """A bit of one member's data flips; only where the others can heal it. Or one in what a sync has just brought
+        to the disk, and the member is killed before it hears of the sync."""
+        share = BEHIND_ALONE if self.world.options.replicas == 1 else BEHIND
+        if not self.world.options.faults.moment or self.random.random() >= share:
+            return self.world.damage(self.random, False)
+        node = self.world.spoilable(self.random)
+        if node is None or not node.up or self.world.traps[node.index].waiting:
+            return False
+        strike = Strike(LOG_SYNCED, 0, self.random.randint(1, JUST_SYNCED))
+        trap = self.world.traps[node.index]
+        trap.arm_at(strike, False, exponential(self.random, PATIENCE), lambda path: self._rot_behind(node, path))
+        return True
+
+    def _rot_behind(self, node: Node, path: str) -> None:
+        """A bit near the end of a log flips, unless the others are needed by now, and the member is killed."""
+        if path and self.world.may_spoil(node) and node.disk.exists(path) and node.disk.size(path):
+            size = node.disk.size(path)
+            self.world.spoil(node, path, self.random.randrange(max(0, size - TAIL), size) * 8)
+        self.world.bring_down(node, False, self._down_time())
 
     def _misdirected(self) -> bool:
         return self.world.damage(self.random, True)
 
     def _wipe(self) -> bool:
         return self.world.wipe(self.random)
+
+    def _squeeze(self) -> bool:
+        """As many as are no quorum lag behind a cut; then, just when one of the others has written an entry, some of
+        these lose power, the last of them are killed and stay away, and the cut heals. Of who is there then, only
+        members that forgot may have held what was acknowledged."""
+        world, random = self.world, self.random
+        if not world.minority or len(self._up()) < world.options.replicas:
+            return False
+        members = list(range(world.options.replicas))
+        random.shuffle(members)
+        lagging, others = members[: world.minority], members[world.minority :]
+        for source in lagging:
+            for target in others:
+                world.network.cut(source, target)
+                world.network.cut(target, source)
+        world.trace.line("w", "squeeze", lagging)
+        losing = others[: random.randint(1, world.minority)]
+        strike = Strike(MESSAGE_WRITTEN, 0, random.randint(1, ACKNOWLEDGED))
+        world.schedule.after(exponential(random, LAG), self._squeezed, losing, others, strike)
+        return True
+
+    def _squeezed(self, losing: list[int], others: list[int], strike: Strike) -> None:
+        """Wait for the entry."""
+        if self._over:
+            return
+        trap = self.world.traps[losing[0]]
+        trap.arm_at(strike, True, SECOND, lambda path: self._let_go(losing, others))
+        # Also when the member ends otherwise before.
+        self.world.schedule.after(2 * SECOND, self._heal)
+
+    def _let_go(self, losing: list[int], others: list[int]) -> None:
+        """The members that did not lag go down, and the cut heals."""
+        for index in others:
+            node = self.world.nodes[index]
+            if node.up:
+                power = index in losing
+                pause = exponential(self.random, BRIEF) if power else AWAY + self._down_time()
+                self.world.bring_down(node, power, pause)
+        self._heal()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardsrv._core import xxh3
 from shardsrv.errors import Damaged, UnsupportedVersion
-from shardsrv.sim.oracles import Violation
+from shardsrv.sim.violation import Violation
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.vsr.replica import NORMAL
 
@@ -21,9 +21,25 @@ def _groups(node: Node) -> dict[object, SimGroup]:
     return {METADATA: node.metadata} | {group.key: group for group in node.groups.values()}
 
 
+def short_of_votes(world: World) -> set[object]:
+    """Groups that wait for a member that refuses: of the others too few are sure of what they acknowledged, and who
+    is not sure waits for everybody."""
+    if not any(_refuses(world, node) for node in world.nodes):
+        return set()
+    sure: dict[object, int] = {}
+    for node in world.nodes:
+        for key, group in _groups(node).items() if node.up and node.metadata is not None else ():
+            sure[key] = sure.get(key, 0) + (not group.replica.suspect)
+    quorum = world.options.replicas - world.minority
+    return {key for key, members in sure.items() if members < quorum}
+
+
 def unsettled(world: World) -> str:
     """Why the run has not converged; empty when every member is up and serves the same groups at the same commit, with
     nothing in flight and nobody waiting."""
+    short = short_of_votes(world)
+    if METADATA in short:
+        return ""
     for client in world.clients:
         if client.asking:
             return f"client {client.index} waits for {client.kind}"
@@ -38,6 +54,8 @@ def unsettled(world: World) -> str:
             return f"{node.name} has something to write"
         found = {}
         for key, group in _groups(node).items():
+            if key in short:
+                continue
             reason = _group_unsettled(group)
             if reason:
                 return f"{node.name} {key} {reason}"
@@ -84,6 +102,11 @@ def damaged_logs(world: World) -> list[tuple[Node, GroupKey]]:
 
 def check_final(world: World) -> None:
     """States and logs of all members are equal, and hold what was acknowledged."""
+    short = short_of_votes(world)
+    if short:
+        world.reached("waits for a member that refuses")
+    if METADATA in short:
+        return
     states: dict[object, tuple[str, int]] = {}
     logs: dict[tuple[object, int], int] = {}
     for node in world.nodes:
@@ -95,7 +118,10 @@ def check_final(world: World) -> None:
         held = {(key.group, key.created_revision) for key in (group.key for group in node.groups.values())}
         if owned != held:
             raise Violation("partitions", f"{node.name} serves {sorted(held)}, metadata has {sorted(owned)}")
+        world.oracles.purges.carried_out(node, short)
         for key, group in _groups(node).items():
+            if key in short:
+                continue
             _compare_state(node, key, group, states)
             _compare_log(node, key, group, logs)
             world.oracles.acknowledged.converged(group.key, group.replica.commit_min)

@@ -27,7 +27,7 @@ class Frames:
         """Carry out a `Send`."""
         frame = encode_frame(effect.header, effect.body)
         command, view = frame[60], int.from_bytes(frame[52:56], "little")
-        self.world.oracles.sent(node, group, command, view)
+        self.world.oracles.sent(node, group, command, view, effect.header)
         self.world.frame_counts[command] = self.world.frame_counts.get(command, 0) + 1
         self.world.network.send(node.index, effect.replica, frame)
 

@@ -15,6 +15,8 @@ from shardsrv.store.group_key import GroupKey
 from shardsrv.wire.constants import Operation
 
 _BATCH_HEADER: Final = 256
+NOT_KNOWN: Final = -1
+"""Next offset of a group of which an allowed loss left entries that nobody has shown yet."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -32,6 +34,8 @@ class Entry:
     timestamp: int
     unknown: bool = False
     """Committed by somebody, and forgotten here by an allowed loss."""
+    unsure: bool = False
+    """Whether other forgotten entries lie before it: what the next offset was then is not known."""
 
     def learn(self, prepare: Prepare, reply: bytes) -> None:
         """Take over what turns out to have survived."""
@@ -121,20 +125,23 @@ class GroupHistory:
 
     def skip(self, op: int, plane: Any) -> None:
         """Entries up to ``op`` lie in a checkpoint, ``plane`` is the state behind them; what they were is not known."""
-        while len(self.entries) < op:
-            number = len(self.entries) + 1
-            before = self.next_offset, self.generation, self.timestamp
-            self.entries.append(Entry(number, 0, b"", 0, (), 0, *before, unknown=True))
+        self._forgotten(op)
         self.timestamp = plane.timestamp
         self.next_offset = getattr(plane, "next_offset", 0)
         self.generation = getattr(plane, "purge_generation", 0)
 
+    def _forgotten(self, op: int) -> None:
+        """Entries up to ``op`` are there, and what they were is not known."""
+        first = len(self.entries) + 1
+        before = self.next_offset, self.generation, self.timestamp
+        for number in range(first, op + 1):
+            self.entries.append(Entry(number, 0, b"", 0, (), 0, *before, unknown=True, unsure=number > first))
+
     def resume(self, prepare: Prepare) -> None:
         """``prepare`` is the next entry of a member that kept more than had to survive."""
-        while len(self.entries) < prepare.op - 1:
-            number = len(self.entries) + 1
-            before = self.next_offset, self.generation, self.timestamp
-            self.entries.append(Entry(number, 0, b"", 0, (), 0, *before, unknown=True))
+        if self.head < prepare.op - 1:
+            self._forgotten(prepare.op - 1)
+            self.next_offset = NOT_KNOWN
         if prepare.operation == Operation.SEND_MESSAGES:
             self.next_offset = int.from_bytes(prepare.body[8:16], "little")
 
@@ -152,6 +159,8 @@ class GroupHistory:
             return
         first = self.entries[op]
         self.next_offset, self.generation, self.timestamp = first.next_offset, first.generation, first.timestamp
+        if first.unsure:
+            self.next_offset = NOT_KNOWN
         del self.entries[op:]
         self.acknowledged = min(self.acknowledged, op)
         self.requests = {request: at for request, at in self.requests.items() if at <= op}

@@ -151,6 +151,7 @@ class Node(NodeFollow):
         """See `Host`."""
         if group.closed:
             return
+        self.oracles.disks.told_synced(self, group)
         record = self.boot_records.get(METADATA) if group.key == METADATA else self.partition_boot
         if record is not None:
             try:

@@ -46,6 +46,9 @@ class FaultOptions:
     partition_time: int
     crash_in_write: float
     """Share of kills and power losses that strike inside a call to the disk."""
+    squeeze: int = 0
+    moment: float = 0.0
+    """Share of kills and power losses that wait for a moment and strike behind it."""
 
 
 @attrs.frozen
@@ -60,6 +63,8 @@ class LoadOptions:
     persisted: float
     """Share of topics whose sends wait for the disk."""
     weights: tuple[tuple[str, int], ...]
+    burst: float = 0.0
+    """Share of requests that follow at once, as another send to the same partition."""
 
 
 @attrs.frozen
@@ -140,6 +145,10 @@ WEIGHTS = (
 """Operations of the load and how often they are drawn, before the swarm changes it."""
 
 
+DENSE = {"purge_topic": 10, "purge_stream": 4, "update_topic": 8, "update_user": 8, "create_partitions": 6, "send": 80}
+"""Weights of runs with dense logs: more purges, and more metadata."""
+
+
 def _sometimes(random: Random, share: float, low: int, high: int) -> int:
     """A value between ``low`` and ``high`` in ``share`` of the runs, else 0."""
     present = random.random() < share
@@ -147,8 +156,11 @@ def _sometimes(random: Random, share: float, low: int, high: int) -> int:
     return value if present else 0
 
 
-def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | None = None) -> Options:
-    """The options of run ``seed``; ``replicas`` and ``seconds`` replace what the seed would draw."""
+def draw(
+    random: Random, seed: int, replicas: int | None = None, seconds: int | None = None, narrow: bool = True
+) -> Options:
+    """The options of run ``seed``; ``replicas`` and ``seconds`` replace what the seed would draw. Without ``narrow``
+    nothing of `_narrowed` is in them."""
     members = random.choice((1, 1, 3, 3, 3, 3, 3, 5, 2))
     members = members if replicas is None else replicas
     length = random.randint(20, 60) * SECOND
@@ -188,7 +200,7 @@ def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | 
         persisted=random.choice((0.0, 0.5, 1.0)),
         weights=weights,
     )
-    return Options(
+    options = Options(
         seed=seed,
         replicas=members,
         duration=length if seconds is None else seconds * SECOND,
@@ -211,19 +223,66 @@ def draw(random: Random, seed: int, replicas: int | None = None, seconds: int | 
         faults=faults,
         load=load,
     )
+    return _narrowed(Random(f"{seed}/narrow"), options) if narrow else options
+
+
+def _narrowed(random: Random, options: Options) -> Options:
+    """What some runs have besides: crashes at moments, squeezes, sends in bursts, frames that come again long after,
+    and logs, checkpoints and purges so frequent that each of their steps comes often."""
+    faults, load = options.faults, options.load
+    moment = random.choice((0.0, 0.0, 0.5, 0.9))
+    squeeze = _sometimes(random, 0.3, 2, 8) * SECOND
+    repetition = random.choice((options.network.repetition, options.network.repetition, 0.2))
+    load = attrs.evolve(load, burst=random.choice((0.0, 0.0, 0.8)))
+    options = attrs.evolve(options, faults=attrs.evolve(faults, moment=moment, squeeze=squeeze), load=load)
+    options = attrs.evolve(options, network=attrs.evolve(options.network, repetition=repetition))
+    return with_dense_logs(options) if random.random() < 0.4 else options
+
+
+def with_dense_logs(options: Options) -> Options:
+    """The same run with small segments, checkpoints all the time, now and then slow background syncs, and more of what
+    makes them: metadata and purges."""
+    random = Random(f"{options.seed}/dense")
+    weights = tuple((name, DENSE.get(name, weight)) for name, weight in options.load.weights)
+    return attrs.evolve(
+        options,
+        segment_size=random.choice((1, 2, 4)) * 1024,
+        checkpoint_bytes=random.choice((2, 8)) * 1024,
+        sync_interval=random.choice((2, 10, 50)) * MILLISECOND,
+        load=attrs.evolve(options.load, weights=weights),
+    )
 
 
 def with_rot(options: Options) -> Options:
     """The same run with bits that rot every few seconds."""
-    return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND))
+    moment = max(options.faults.moment, 0.3)
+    return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND, moment=moment))
 
 
 def with_storm(options: Options) -> Options:
-    """The same run with a crash every second or so, most of them losses of power, and slow syncs."""
+    """The same run with a crash every second or so, most of them losses of power, slow syncs, and sends in bursts."""
     faults = attrs.evolve(
-        options.faults, kill=3 * SECOND, power=SECOND, blackout=4 * SECOND, down_time=200 * MILLISECOND
+        options.faults,
+        kill=3 * SECOND,
+        power=SECOND,
+        blackout=4 * SECOND,
+        down_time=200 * MILLISECOND,
+        moment=max(options.faults.moment, 0.5),
     )
-    return attrs.evolve(options, faults=faults, sync_latency=8_000)
+    return attrs.evolve(options, faults=faults, sync_latency=8_000, load=attrs.evolve(options.load, burst=0.8))
+
+
+def with_squeezes(options: Options) -> Options:
+    """The same run with a squeeze every few seconds and nothing else, replicated topics and sends in bursts."""
+    none = dict.fromkeys(("kill", "stop", "power", "blackout", "partition", "rot", "misdirected", "wipe"), 0)
+    faults = attrs.evolve(options.faults, **none, squeeze=3 * SECOND)
+    return attrs.evolve(options, faults=faults, load=attrs.evolve(options.load, burst=0.8, persisted=0.0))
+
+
+def plain(options: Options) -> Options:
+    """The same run without crashes at moments, squeezes and bursts."""
+    faults = attrs.evolve(options.faults, moment=0.0, squeeze=0)
+    return attrs.evolve(options, faults=faults, load=attrs.evolve(options.load, burst=0.0))
 
 
 def with_clock_jumps(options: Options) -> Options:

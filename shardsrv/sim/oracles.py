@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from shardsrv._core import Prepare, xxh3
-from shardsrv.sim.history import Entry, GroupHistory, History
+from shardsrv.sim.history import NOT_KNOWN, Entry, GroupHistory, History
+from shardsrv.sim.oracles_disk import Disks
+from shardsrv.sim.oracles_purge import Purges
+from shardsrv.sim.violation import Violation
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.vsr.effects import Append, Committed, PersistState, Refused, Repeat
 from shardsrv.vsr.policy import PERSISTED
@@ -36,15 +39,6 @@ _VIEW_FREE: Final = (
 STATE_EVERY: Final = 64
 """Ops of a partition between two comparisons of whole states."""
 METADATA_STATE_EVERY: Final = 16
-
-
-class Violation(Exception):
-    """Something that must never happen has. The first argument names the oracle."""
-
-    def __init__(self, oracle: str, text: str) -> None:
-        super().__init__(f"{oracle}: {text}")
-        self.oracle = oracle
-        self.text = text
 
 
 class Agreement:
@@ -98,7 +92,7 @@ class Content:
         if prepare.operation == _SEND:
             (base,) = struct.unpack_from("<Q", prepare.body, 8)
             (count,) = struct.unpack_from("<I", prepare.body, 48)
-            if base != group.next_offset:
+            if base != group.next_offset and group.next_offset != NOT_KNOWN:
                 raise Violation("offsets", f"op {prepare.op} of {key} begins at {base}, expected {group.next_offset}")
             group.messages(base, count, prepare.body)
             group.next_offset = base + count
@@ -292,6 +286,8 @@ class Oracles:
         self.marks = Marks()
         self.states = States()
         self.acknowledged = Acknowledged(self.history)
+        self.disks = Disks()
+        self.purges = Purges()
         self._alone = replicas == 1
         self.committed_ops = 0
 
@@ -300,10 +296,16 @@ class Oracles:
     def effects(self, node: Node, group: SimGroup, effects: list[Any]) -> None:
         """Effects that are about to be carried out."""
         self.marks.stepped(node, group)
+        for effect in effects:
+            if type(effect) is Append:
+                self.purges.appending(node, group, effect.prepare)
+            elif type(effect) is PersistState:
+                self.disks.recording(node, group, effect.state)
 
-    def sent(self, node: Node, group: SimGroup, command: int, view: int) -> None:
+    def sent(self, node: Node, group: SimGroup, command: int, view: int, header: Any) -> None:
         """A frame leaves a member."""
         self.marks.sent(node, group, command, view)
+        self.disks.sent(node, group, header)
 
     def state_persisted(self, node: Node, group: SimGroup, state: Any) -> None:
         """A superblock record is durable."""
@@ -342,8 +344,9 @@ class Oracles:
         if op > known.head and not known.deleted:
             if not known.losses:
                 raise Violation("transfer", f"{node.name} {group.key} installs op {op}, committed is {known.head}")
-            # What was allowed to be lost was not.
+            # What was allowed to be lost has survived in the checkpoint of a member.
             known.skip(op, group.plane)
+        self.purges.hidden(node, group)
         if group.key != METADATA:
             self.states.committed(node, group, op, group.applied_checksum)
 
@@ -361,6 +364,8 @@ class Oracles:
     def group_started(self, node: Node, group: SimGroup) -> None:
         """A group was opened."""
         self.marks.started(node, group)
+        self.disks.opened(node, group)
+        self.purges.hidden(node, group)
         if self._alone:
             self.acknowledged.started_alone(node, group)
             self.states.forget(group.key, group.replica.commit_min)

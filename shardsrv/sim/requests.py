@@ -85,6 +85,8 @@ class Requests:
         self._client = client
         self._persisted = persisted
         self._messages = 0
+        self.held: Place | None = None
+        """The partition that a burst goes on sending to."""
 
     def make(self, kind: str, state: MetadataState) -> Made | None:
         """A request of a kind; None when nothing fits."""
@@ -107,9 +109,11 @@ class Requests:
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def _send(self, state: MetadataState) -> Made | None:
-        place = self._place(state)
+        known = places(state)
+        place = self.held if self.held in known else self._random.choice(known) if known else None
         if place is None:
             return None
+        self.held = place
         count = self._random.choice((1, 1, 1, 2, 5))
         size = self._random.choice((8, 60, 60, 200, 3000))
         ids = []

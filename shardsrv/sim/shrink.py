@@ -27,6 +27,8 @@ FAULTS = (
     "rot",
     "misdirected",
     "wipe",
+    "squeeze",
+    "moment",
 )
 RUNS_MAX = 80
 

@@ -14,19 +14,22 @@ from typing import Any, Final
 
 import attrs
 
-from shardsrv.errors import ShardsrvError
+from shardsrv.errors import GroupFenced, ShardsrvError, SyncFailed
 from shardsrv.sim.chance import Chance, exponential
 from shardsrv.sim.client import Client
 from shardsrv.sim.clock import SECOND, Schedule
 from shardsrv.sim.disk import BLOCK, SimDisk
-from shardsrv.sim.faults import DiskTrap, Faults
+from shardsrv.sim.faults import Faults
 from shardsrv.sim.final import check_final, damaged_logs, unsettled
 from shardsrv.sim.frames import Frames
 from shardsrv.sim.network import Network
 from shardsrv.sim.node import Crash, Node
 from shardsrv.sim.options import Options
-from shardsrv.sim.oracles import Oracles, Violation
+from shardsrv.sim.oracles import Oracles
 from shardsrv.sim.trace import Trace
+from shardsrv.sim.trap import DiskTrap
+from shardsrv.sim.violation import Violation
+from shardsrv.store.faults import LogFenced, WriteFailed
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.layout import CHECKPOINT_SLOTS, SNAPSHOT
 from shardsrv.store.set_aside import set_aside
@@ -35,6 +38,8 @@ from shardsrv.vsr.replica import NORMAL
 
 CONVERGE: Final = 120 * SECOND
 SPOILED: Final = ("rot", "misdirected write")
+FAILED_CALLS: Final = ("write error", "sync error")
+CALL_FAULTS: Final = (SyncFailed, WriteFailed, LogFenced, GroupFenced)
 _DEFECTS: Final = (
     ShardsrvError,
     AssertionError,
@@ -217,7 +222,7 @@ class World:
         self.traps[node.index].disarm()
         self.count("halts")
         self.reached(f"halt {type(error).__name__}")
-        if node.index not in self._blamed:
+        if not self._excused(node, error):
             raise Violation("halt", f"{node.name} stops without cause: {type(error).__name__}: {error}") from error
         self._start_later(node, self.options.faults.down_time)
 
@@ -229,8 +234,14 @@ class World:
             # Half deleted: its deletion is committed and will be applied again, or the end of the run says that it is
             # missing.
             return
-        if node.index not in self._blamed:
+        if not self._excused(node, error):
             raise Violation("halt", f"{node.name} doubts {identity}: {type(error).__name__}: {error}") from error
+
+    def _excused(self, node: Node, error: BaseException) -> bool:
+        """Whether what was done to a member's disk is the cause: after changed bytes it may refuse whatever it finds,
+        after a call that failed only that call and the log that it belongs to."""
+        fault = self._blamed.get(node.index)
+        return fault is not None and (fault not in FAILED_CALLS or isinstance(error, CALL_FAULTS))
 
     def restart_soon(self, node: Node) -> None:
         """The supervisor restarts a member that cannot go on."""
@@ -294,33 +305,53 @@ class World:
             self._blamed[node.index] = fault
         self.trace.line(node.name, fault)
 
+    def spoilable(self, random: Random) -> Node | None:
+        """A member whose bytes may change: in a cluster one of fewer than a quorum, since the others hold the data."""
+        candidates = [node for node in self.nodes if self.may_spoil(node)]
+        return random.choice(candidates) if candidates else None
+
+    def may_spoil(self, node: Node) -> bool:
+        """Whether bytes of this member may change: no other's have, and all others have their disks."""
+        if self.options.replicas == 1:
+            return True
+        others = [fault for index, fault in self._blamed.items() if index != node.index and fault in SPOILED]
+        return bool(self.minority) and not others and "wiped" not in self._blamed.values()
+
     def damage(self, random: Random, misdirected: bool) -> bool:
-        """Flip a bit, or let a write land elsewhere. In a cluster only in what is no promise, and of fewer members than
-        a quorum: the others hold the data. A single member may refuse what it finds."""
+        """Flip a bit, or let a write land elsewhere; in a cluster only in what is no promise. A single member may
+        refuse what it finds."""
         alone = self.options.replicas == 1
-        spoiled = {index for index, fault in self._blamed.items() if fault in SPOILED}
-        candidates = [node for node in self.nodes if node.index in spoiled] or list(self.nodes)
-        if not alone and (not self.minority or "wiped" in self._blamed.values()):
+        node = self.spoilable(random)
+        if node is None:
             return False
-        node = random.choice(candidates)
         paths = [path for path in files_of(node.disk, "/data") if alone or _data(path)]
         if not paths:
             return False
-        path = random.choice(paths)
+        # Of each kind of file alike: there are many segments and few promises.
+        kind = random.choice(sorted({path.rpartition(".")[2] for path in paths}))
+        path = random.choice([path for path in paths if path.endswith(f".{kind}")])
         size = min(node.disk.size(path), 16 * 1024)
         if (size < BLOCK and misdirected) or not size:
             return False
-        self.blame(node, "misdirected write" if misdirected else "rot")
+        if not misdirected:
+            self.spoil(node, path, random.randrange(size * 8))
+            return True
+        self._spoils(node, "misdirected write", path)
+        other = random.choice(paths)
+        blocks = max(1, node.disk.size(other) // BLOCK)
+        node.disk.misdirect(path, random.randrange(size // BLOCK), other, random.randrange(blocks))
+        return True
+
+    def spoil(self, node: Node, path: str, bit: int) -> None:
+        """Flip a bit of a member's file."""
+        self._spoils(node, "rot", path)
+        node.disk.flip(path, bit)
+
+    def _spoils(self, node: Node, fault: str, path: str) -> None:
+        self.blame(node, fault)
         if self._doubt:
             self._count_doubt()
-        if misdirected:
-            other = random.choice(paths)
-            blocks = max(1, node.disk.size(other) // BLOCK)
-            node.disk.misdirect(path, random.randrange(size // BLOCK), other, random.randrange(blocks))
-        else:
-            node.disk.flip(path, random.randrange(size * 8))
         self.reached(f"damage of {path.rpartition('.')[2]}")
-        return True
 
     def spoiled(self, node: Node) -> bool:
         """Whether bytes at rest of a member were changed."""

@@ -43,7 +43,8 @@ class ReplicaHost:
 
     @property
     def view(self) -> int:
-        return self.replica.view
+        durable = self.replica.durable_state
+        return self.replica.view if durable is None else min(self.replica.view, durable.view)
 
     @property
     def commit_min(self) -> int:

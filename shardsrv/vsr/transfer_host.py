@@ -20,7 +20,8 @@ class TransferHost(Protocol):
 
     @property
     def view(self) -> int:
-        """The present view."""
+        """The view that frames of the transfer name: the present one, once the superblock holds it; until then the one
+        that it holds. What is served is committed in any view."""
 
     @property
     def commit_min(self) -> int:

@@ -422,3 +422,12 @@ def test_what_a_partition_offers_ages_with_the_front_of_its_log() -> None:
     replica.log_dropped(50)
     assert before != transfer._host.offer_generation
     assert GroupTransfer(TransferLimits(), Nonces(5).draw, checkpoints=False)._host.offer_generation is None
+
+
+def test_an_answer_names_no_view_that_the_superblock_does_not_hold() -> None:
+    backup = member()
+    backup.hold_state = True
+    backup.tick(2_000)
+    assert backup.replica.view > 0
+    backup.step(Message(2, RequestStateTransferHeader(**FIELDS, view=0, replica=2, nonce=77), b"", NOW))
+    assert [header.view for header in backup.sent(StateTransferTargetHeader)] == [0]
