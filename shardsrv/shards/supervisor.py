@@ -86,6 +86,8 @@ def complain(text: str) -> None:
 def _run(config: Config, options: Options) -> Stopped:
     if options.node != 0 and not config.cluster.enabled:
         raise ConfigurationError("--node", options.node, "a single node is node 0 (cluster.enabled is false)")
+    if config.cluster.enabled:
+        raise ConfigurationError("cluster.enabled", True, "clusters are not part of this version; run a single node")
     check_root_credentials(options.environment)
     plan = cpu.plan(
         config.system.sharding.cpu_allocation,
