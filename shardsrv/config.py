@@ -88,7 +88,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for key, value in _written(self, ""):
             merged.put(key, value, "")
         for transport, address in bound_addresses.items():
-            merged.put(f"{transport}.address", address, "")
+            # The ports of a cluster stand in its roster, as they are.
+            if transport != "tcp_replica":
+                merged.put(f"{transport}.address", address, "")
         for key in SECRETS:
             _drop(merged.tree, key)
         temporary = path.with_name(path.name + ".tmp")
