@@ -52,7 +52,8 @@ from shardsrv.vsr.trust import DiskFacts
 from shardsrv.wire.constants import METADATA_GROUP
 
 SEGMENT_SIZE = 16 * 1024 * 1024
-"""Bytes of a metadata segment; preallocated, so that the log can go on when the disk is full."""
+"""Largest metadata segment, bytes; preallocated, so that the log can go on when the disk is full. A checkpoint lets
+whole segments go, so none is larger than the log between two of them."""
 
 
 class RecoveryHost(Protocol):
@@ -129,7 +130,7 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
         disk,
         directory.metadata_log,
         LogIdentity(host.cluster, METADATA_GROUP, 0),
-        segment_size=SEGMENT_SIZE,
+        segment_size=min(SEGMENT_SIZE, host.config.metadata.checkpoint.bytes),
         resume=ResumePoint(saved.op, saved.checksum) if saved.op else None,
         facts=facts,
         on_prepare=entries.append if alone is None else alone.replay,

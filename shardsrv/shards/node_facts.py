@@ -42,6 +42,8 @@ class NodeFacts:
             host, _, port = addresses.get("tcp", "127.0.0.1:0").rpartition(":")
             alone = ClusterNode(NODE_NAME, host.strip("[]"), int(port), 0, 0, 0, NodeRole.LEADER, NodeStatus.HEALTHY)
             self._name, self._own, self.nodes = CLUSTER_NAME, 0, (alone,)
+        self.leader: int | None = None if cluster.enabled else 0
+        """The node that leads the metadata; None while nobody is known to."""
         self._cluster = cluster
         self._roster = ClusterMetadataReply(self._name, self.nodes).encode()
         self._started = time.time_ns() // 1000
@@ -49,15 +51,11 @@ class NodeFacts:
         self._sample: dict[str, Any] = {}
         self._supervisor = psutil.Process(os.getppid())
 
-    @property
-    def node(self) -> ClusterNode:
-        """The roster entry of this node."""
-        return self.nodes[self._own]
-
     def roster_told(self, head: memoryview, body: memoryview) -> None:
         """Shard 0 says who leads the metadata, and which nodes it reaches."""
         leader, reached = records.ROSTER_HEAD.unpack(head)
         reached |= 1 << self._own
+        self.leader = None if leader == NO_LEADER else leader
         self.nodes = tuple(cluster_node(node, leader, reached) for node in self._cluster.roster)
         self._roster = ClusterMetadataReply(self._name, self.nodes).encode()
 

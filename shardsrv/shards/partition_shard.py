@@ -147,7 +147,13 @@ class PartitionShard(Shard):
             self.shard, self.sessions, self.links, lambda client: self.plane.state.memberships_of(client)
         )
         self.routing = Routing(
-            answers=self.answers, targets=self.targets, links=self.links, groups=self.consumer_groups, facts=facts
+            answers=self.answers,
+            targets=self.targets,
+            links=self.links,
+            groups=self.consumer_groups,
+            facts=facts,
+            group_of=self.group_of,
+            shard=self.shard,
         )
         self.reads = Reads(
             answers=self.answers,

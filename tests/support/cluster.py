@@ -47,10 +47,10 @@ class ClusterNode(Node):
 
 
 class Cluster:
-    """``size`` nodes; nothing is started yet."""
+    """``size`` nodes; nothing is started yet. ``sections`` are further ones of the configuration."""
 
     def __init__(
-        self, root: Path, size: int = 3, *, arguments: tuple[str, ...] = ("--shards", "2"), **cluster: object
+        self, root: Path, size: int = 3, *, arguments: tuple[str, ...] = ("--shards", "2"), **sections: object
     ) -> None:
         ports = [(free_port(), free_port()) for _ in range(size)]
         rows = [
@@ -64,9 +64,9 @@ class Cluster:
                 "nodes": rows,
                 "auth": {"enabled": True, "shared_secret": SECRET},
                 **QUICK,
-                **cluster,
             },
             "users": {"argon2_memory": "8 KiB", "argon2_iterations": 1},
+            **sections,
         }
         root.mkdir(parents=True, exist_ok=True)
         config = root / "cluster.toml"
