@@ -56,6 +56,8 @@ class Dialer:
         self._log = log
         self._lost = trio.Event()
         self._said = ""
+        self.attempts = 0
+        """How often the node was dialled."""
 
     def lost(self) -> None:
         """The link is gone."""
@@ -65,6 +67,7 @@ class Dialer:
         """The task: until cancelled."""
         pause = FIRST_PAUSE
         while True:
+            self.attempts += 1
             try:
                 descriptor = await self._meet()
             except (OSError, Refusal) as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ T = TypeVar("T")
 SECRET = "the secret of a cluster that lives for one test"
 GET_CLUSTER_METADATA = 12
 WAIT = 30.0
-PAUSE = 0.02
+PAUSE_MILLISECONDS = 20
 """Between two looks at what a cluster says of itself; nobody tells a test when an election is over."""
 QUICK = {
     "heartbeat_timeout": "2 s",
@@ -102,12 +104,21 @@ class Cluster:
     def until(self, look: Callable[[], T | None], timeout: float = WAIT) -> T:
         """What ``look`` finds, once it finds something. Raises AssertionError with the logs of all nodes."""
         deadline = time.monotonic() + timeout
-        while True:
-            found = look()
-            if found:
-                return found
-            assert time.monotonic() < deadline, f"it did not come about within {timeout} s\n{self.logs()}"
-            time.sleep(PAUSE)
+        ends = {os.pidfd_open(node.pid): node for node in self.running()}
+        try:
+            end = select.poll()
+            for descriptor in ends:
+                end.register(descriptor, select.POLLIN)
+            while True:
+                found = look()
+                if found:
+                    return found
+                assert time.monotonic() < deadline, f"it did not come about within {timeout} s\n{self.logs()}"
+                for descriptor, _ in end.poll(PAUSE_MILLISECONDS):
+                    raise AssertionError(f"node {ends[descriptor].number} ended\n{self.logs()}")
+        finally:
+            for descriptor in ends:
+                os.close(descriptor)
 
     def logs(self, lines: int = 15) -> str:
         """The ends of all logs."""
