@@ -168,5 +168,5 @@ def test_entries_behind_a_state_wait_for_it(entries: list[Prepare], first: str) 
         copy.announce()
         copy.commits(*entries[3:5])
     copy.commits(entries[5])
-    assert copy.told[-3:] == ["state of 4", 5, 6]
+    assert copy.told == [1, *([2] if first == "state" else []), "state of 4", 5, 6]
     assert [stream.name for stream in copy.plane.state.streams.values()] == [f"stream {op}" for op in range(1, 7)]
