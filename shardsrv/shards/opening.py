@@ -36,6 +36,7 @@ from shardsrv.store.log_opening import LogFacts
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Empty, Present, Unreadable
 from shardsrv.store.segment import GroupIdentity as LogIdentity
+from shardsrv.store.set_aside import HEALED_BY_PEERS, set_aside
 from shardsrv.vsr.nonce import Nonces
 from shardsrv.vsr.policy import PARTITION, partition_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
@@ -82,12 +83,27 @@ class PartitionOpener:
 
     def open(self, owned: OwnedPartition) -> Opened:
         """Open or make one partition. Raises the doubt that keeps it from being served."""
+        host, key = self._host, key_of(owned.identity)
+        path = host.directory.partition(*key)
+        state = self._state_of(self.table.records().get(key), path)
+        try:
+            return self._open(owned, state, self._lost(owned.identity, state, path))
+        except HEALED_BY_PEERS as error:
+            if host.context.nodes == 1:
+                raise
+            aside = set_aside(host.disk, path)
+            host.log.error(
+                "a damaged partition is set aside and fetched from the other nodes",
+                partition=str(owned.identity),
+                kept_as=aside,
+                error=str(error),
+            )
+            return self._open(owned, state, True)
+
+    def _open(self, owned: OwnedPartition, state: VsrState | None, lost: bool) -> Opened:
         host, identity = self._host, owned.identity
         key = key_of(identity)
         path = host.directory.partition(*key)
-        record = self.table.records().get(key)
-        state = self._state_of(record, path)
-        lost = self._lost(identity, state, path)
         config = host.config.partition
         plane = PartitionPlane(
             identity.stream,

@@ -85,6 +85,25 @@ def test_a_partition_whose_log_was_dropped_comes_as_segments(cluster: Cluster) -
     sees(cluster, away, [b"kept", b"after"])
 
 
+def test_a_damaged_partition_is_set_aside_and_comes_from_the_others(cluster: Cluster) -> None:
+    away = follower_of(cluster)
+    with cluster.client(cluster.leader()) as client:
+        client.create_stream(STREAM)
+        client.create_topic(STREAM, TOPIC, 1)
+        for number in range(5):
+            client.send(STREAM, TOPIC, 0, [b"message %d" % number])
+    expected = [b"message %d" % number for number in range(5)]
+    sees(cluster, away, expected)
+    assert away.stop() == 0
+    (segment,) = (away.data / "partitions" / "0" / "0").glob("*/*.seg")
+    data = bytearray(segment.read_bytes())
+    data[600] ^= 1
+    segment.write_bytes(data)
+    away.start()
+    sees(cluster, away, expected)
+    assert logged(away, "set aside")
+
+
 def strangers(cluster: Cluster, tmp_path: Path, **changes: object) -> ClusterNode:
     """A node that takes the place of a follower that was stopped, with another configuration and no data."""
     away = follower_of(cluster)
