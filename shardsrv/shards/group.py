@@ -47,7 +47,8 @@ from shardsrv.vsr.events import (
     Tick,
     Truncated,
 )
-from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.normal import give_up
+from shardsrv.vsr.replica import NORMAL, Replica
 from shardsrv.vsr.transfer_effects import TRANSFER_EFFECTS
 from shardsrv.vsr.transfer_install import CHECKPOINT
 
@@ -227,6 +228,13 @@ class Group:
             return
         self.ticks_due = 0
         self.deliver(Tick(now, due))
+
+    def resign(self) -> None:
+        """This node stops: if it leads the group it says so, and the others need not wait for its silence."""
+        out: list[Any] = []
+        if self.replica.member is not None and self.replica.status == NORMAL:
+            give_up(self.replica, out)
+            self.carry_out(out)
 
     def take_snapshots(self) -> bool:
         """Become the one who writes checkpoint and pairing; False while a transfer is being installed."""

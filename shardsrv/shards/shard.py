@@ -118,6 +118,8 @@ class Shard:
                 self.context.control.ready(**facts)
             await self._stop.wait()
             clean = self._ready and await self._drain()
+            if self.peering is not None and self._ready:
+                self.pump.step(self.resign)
             nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             if self._ready:
@@ -234,6 +236,11 @@ class Shard:
     def ticked(self, now: int) -> None:
         """See `PeeringHost`."""
         raise NotImplementedError
+
+    def resign(self) -> None:
+        """Let other nodes lead what this one led: nothing is in flight any more."""
+        for group in self.member_groups():
+            group.resign()
 
     def forwarded(self, header: ForwardRequestHeader, body: Any, origin: Any) -> None:
         """See `forwarding.ForwardHost`."""

@@ -122,6 +122,8 @@ def _run_in(directory: ClaimedDirectory, config: Config, options: Options, plan:
         logger.info(f"Logging initialized, logs will be stored at: {log_file.path.parent}")
     if options.fresh:
         logger.warning("--fresh: the data directory was emptied")
+    if config.cluster.enabled and not config.cluster.auth.enabled:
+        logger.warning("cluster.auth.enabled is false: whoever reaches the replica port may join the cluster")
     if plan.reason:
         logger.info("shards are not bound to cores", reason=plan.reason)
     patience = PORT_PATIENCE_SECONDS if directory.after_crash else 0.0

@@ -13,11 +13,18 @@ from tests.support.frames import ConnectionLost
 
 STREAM, TOPIC = "s", "t"
 HEALTHY, UNREACHABLE = 0, 3
+PARTITIONS = 5
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as running:
+def shards() -> int:
+    """Shards of each node."""
+    return 2
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, shards: int) -> Iterator[Cluster]:
+    with Cluster(tmp_path, arguments=("--shards", str(shards))) as running:
         yield running
 
 
@@ -52,12 +59,15 @@ def send(cluster: Cluster, node: ClusterNode, payload: bytes, partition: int = 0
     cluster.until(once)
 
 
+@pytest.mark.parametrize("shards", [2, 4])
 def test_any_node_serves_everything(cluster: Cluster) -> None:
     leader = cluster.leader()
     others = [node for node in cluster.nodes if node is not leader]
     with cluster.client(others[0]) as client:
         client.create_stream(STREAM)
-        client.create_topic(STREAM, TOPIC, 3)
+        client.create_topic(STREAM, TOPIC, PARTITIONS)
+        for partition in range(1, PARTITIONS):
+            assert client.send(STREAM, TOPIC, partition, [b"partition %d" % partition]) == 0
         assert [role for _, role, _ in roster(client)].count(0) == 1
         assert [client.send(STREAM, TOPIC, 0, [b"by the first"]), client.send(STREAM, TOPIC, 0, [b"again"])] == [0, 1]
         client.store_offset(STREAM, TOPIC, 0, 1)
@@ -69,6 +79,8 @@ def test_any_node_serves_everything(cluster: Cluster) -> None:
     everything = [b"by the first", b"again", b"by the second"]
     for node in cluster.nodes:
         sees(cluster, node, everything)
+        for partition in range(1, PARTITIONS):
+            sees(cluster, node, [b"partition %d" % partition], partition)
     with cluster.client(leader) as client:
         assert client.get_offset(STREAM, TOPIC, 0) == 1
         client.delete_stream(STREAM)
@@ -121,6 +133,9 @@ def test_a_killed_leader_is_followed_by_another_that_has_everything(cluster: Clu
     for node in rest:
         for partition in (0, 1):
             sees(cluster, node, expected[partition], partition)
+    with cluster.client(second) as client:
+        client.create_topic(STREAM, "made by the second", 1)
+        assert client.send(STREAM, "made by the second", 0, [b"at once"]) == 0, "who made it leads it"
     first.start()
     for partition in (0, 1):
         sees(cluster, first, expected[partition], partition)
@@ -142,3 +157,18 @@ def test_all_nodes_stop_and_start_again(cluster: Cluster) -> None:
     send(cluster, cluster.nodes[0], b"more")
     for node in cluster.nodes:
         sees(cluster, node, [b"kept", b"more"])
+
+
+def test_a_leader_that_stops_lets_another_lead_at_once(tmp_path: Path) -> None:
+    patient = {"heartbeat_timeout": "60 s", "view_change_status_timeout": "10 s"}
+    with Cluster(tmp_path, waits=patient) as cluster:
+        first = cluster.leader()
+        with cluster.client(first) as client:
+            client.create_stream(STREAM)
+            client.create_topic(STREAM, TOPIC, 1)
+            client.send(STREAM, TOPIC, 0, [b"before"])
+        assert first.stop() == 0
+        rest = [node for node in cluster.nodes if node is not first]
+        assert cluster.leader(rest, timeout=20.0) is not first
+        send(cluster, rest[0], b"after")
+        sees(cluster, rest[1], [b"before", b"after"])

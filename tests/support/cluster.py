@@ -49,10 +49,16 @@ class ClusterNode(Node):
 
 
 class Cluster:
-    """``size`` nodes; nothing is started yet. ``sections`` are further ones of the configuration."""
+    """``size`` nodes; nothing is started yet. ``waits`` and ``sections``: more of its configuration."""
 
     def __init__(
-        self, root: Path, size: int = 3, *, arguments: tuple[str, ...] = ("--shards", "2"), **sections: object
+        self,
+        root: Path,
+        size: int = 3,
+        *,
+        arguments: tuple[str, ...] = ("--shards", "2"),
+        waits: dict[str, str] | None = None,
+        **sections: object,
     ) -> None:
         ports = [(free_port(), free_port()) for _ in range(size)]
         rows = [
@@ -65,7 +71,7 @@ class Cluster:
                 "name": "of-tests",
                 "nodes": rows,
                 "auth": {"enabled": True, "shared_secret": SECRET},
-                **QUICK,
+                **(QUICK | (waits or {})),
             },
             "users": {"argon2_memory": "8 KiB", "argon2_iterations": 1},
             **sections,
