@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -12,6 +13,7 @@ from shardsrv.errors import ConfigurationError, Unreadable
 from shardsrv.shards.genesis import Genesis, genesis_of
 from shardsrv.shards.member_facts import disk_facts, new_incarnation, timeouts_of
 from shardsrv.shards.passwords import Passwords
+from shardsrv.shards.storage import PartitionStorage
 from shardsrv.store.boot import BootEntry, BootFacts, BootHead
 from shardsrv.store.disk import OsDisk
 from shardsrv.store.group_key import METADATA, GroupKey
@@ -97,3 +99,11 @@ def test_what_a_node_began_with_is_known_at_later_starts(tmp_path: Path, config:
 def test_a_new_cluster_needs_its_root_user_from_the_environment(tmp_path: Path, config: Config) -> None:
     with pytest.raises(ConfigurationError, match="IGGY_ROOT_USERNAME"):
         begin(tmp_path, config, {})
+
+
+def test_a_partition_that_metadata_has_yet_to_commit_again_is_no_stray() -> None:
+    storage = PartitionStorage(SimpleNamespace())  # type: ignore[arg-type]
+    known, deleted, later = GroupKey(1, 1, 1, 5), GroupKey(1, 1, 2, 6), GroupKey(1, 1, 3, 9)
+    records = dict.fromkeys((known, deleted, later))
+    storage._table = SimpleNamespace(records=lambda: records)  # type: ignore[assignment]
+    assert storage.strays({known}, 8) == [deleted]
