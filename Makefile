@@ -1,6 +1,7 @@
 # shardsrv: `make serve` runs a node, `make test` checks everything; both do all of their own set-up, once.
 #
 #   make serve [DATA=./local_data] [ARGS="--shards 4"]   run node 0 in the foreground (root iggy/iggy: for development)
+#   make cluster [CLUSTER=./local_cluster]               run the three nodes of docs/cluster.toml on this machine
 #   make test                                            lint, types, tests; ends with the count
 #   make test-long, make test-clients                    full counts of what takes long; released clients (network)
 #   make test-rows [ROWS="--row S2-19"]                   mutations: the tests that docs/seed-rows.md names must notice
@@ -14,6 +15,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ./local_data
+CLUSTER ?= ./local_cluster
 ARGS ?=
 TESTS ?=
 ROWS ?=
@@ -25,12 +27,15 @@ REQUIREMENTS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); 
                 print(*p["build-system"]["requires"], *p["project"]["dependencies"], \
                 *p["project"]["optional-dependencies"]["test"], sep="\n")
 
-.PHONY: serve build test lint types test-long test-clients test-rows bench wheel clean
+.PHONY: serve cluster build test lint types test-long test-clients test-rows bench wheel clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 serve: build
 	@exec $(BIN)/shardsrv --node 0 --data $(DATA) --with-default-root-credentials $(ARGS)
+
+cluster: build
+	@exec $(BIN)/python tools/run_cluster.py --data $(CLUSTER) $(ARGS)
 
 build: $(VENV)/.built
 

@@ -88,7 +88,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for key, value in _written(self, ""):
             merged.put(key, value, "")
         for transport, address in bound_addresses.items():
-            merged.put(f"{transport}.address", address, "")
+            # The ports of a cluster stand in its roster, as they are.
+            if transport != "tcp_replica":
+                merged.put(f"{transport}.address", address, "")
         for key in SECRETS:
             _drop(merged.tree, key)
         temporary = path.with_name(path.name + ".tmp")
@@ -106,7 +108,7 @@ SECRETS = (
 """Keys that are never written, logged or shown."""
 
 MUST_BE_FALSE = {
-    "cluster.enabled": "clusters are not part of this version; run a single node",
+    "cluster.tls.enabled": "TLS between nodes is not part of this version; use a private network",
     "tcp.tls.enabled": "TLS is not part of this version; put a TLS proxy in front",
     "system.segment.archive_expired": "archiving is not supported; set it to false",
     "system.recovery.recreate_missing_state": "state is never invented; set it to false",
@@ -150,6 +152,11 @@ def build(merged: Merged) -> Config:
         value = _lookup(merged.tree, key)
         if value is not False:
             raise ConfigurationError(key, value, f"{reason} ({merged.origin(key)})")
+    if config.cluster.enabled:
+        try:
+            config.cluster.roster  # noqa: B018 (it raises for a roster that does not hold)
+        except ValueError as error:
+            raise ConfigurationError("cluster.nodes", None, f"{error} ({merged.origin('cluster.nodes')})") from error
     for key, holds, reason in relations(config):
         if not holds:
             shown = "******" if key in SECRETS else _lookup(merged.tree, key)
@@ -214,7 +221,50 @@ def relations(config: Config) -> list[tuple[str, bool, str]]:
             config.users.argon2_memory >= 8 * 1024 * config.users.argon2_parallelism,
             "it must be at least 8 KiB for each of users.argon2_parallelism",
         ),
+        (
+            "cluster.repair_chunk_max",
+            config.cluster.repair_chunk_max < config.message_bus.peer_queue_capacity,
+            "it must be below message_bus.peer_queue_capacity, or an answer of repair would not fit into a link",
+        ),
+        *(cluster_relations(config) if config.cluster.enabled else ()),
     ]
+
+
+def cluster_relations(config: Config) -> list[tuple[str, bool, str]]:
+    """As `relations`: the rules of a cluster, which hold while cluster.enabled is true."""
+    cluster, auth = config.cluster, config.cluster.auth
+    secret, previous = auth.shared_secret.encode(), auth.previous_shared_secret.encode()
+    return [
+        (
+            "cluster.enabled",
+            len(cluster.nodes) >= 2,
+            "cluster.nodes must name every node of the cluster, two or more",
+        ),
+        ("tcp.enabled", config.tcp.enabled, "it must be true while cluster.enabled is true"),
+        (
+            "cluster.heartbeat_timeout",
+            cluster.heartbeat_timeout >= 4 * cluster.commit_broadcast_interval,
+            "it must be at least four times cluster.commit_broadcast_interval, or a quiet moment would elect",
+        ),
+        (
+            "cluster.view_change_status_timeout",
+            cluster.view_change_status_timeout >= 4 * cluster.view_change_retransmit_interval,
+            "it must be at least four times cluster.view_change_retransmit_interval",
+        ),
+        (
+            "cluster.auth.shared_secret",
+            len(secret) >= SECRET_BYTES_MIN if auth.enabled or secret else True,
+            f"it must have at least {SECRET_BYTES_MIN} bytes while cluster.auth.enabled is true",
+        ),
+        (
+            "cluster.auth.previous_shared_secret",
+            not previous or (len(previous) >= SECRET_BYTES_MIN and previous != secret),
+            f"it must have at least {SECRET_BYTES_MIN} bytes and differ from cluster.auth.shared_secret",
+        ),
+    ]
+
+
+SECRET_BYTES_MIN = 32
 
 
 def is_encryption_key(text: str) -> bool:

@@ -14,6 +14,7 @@ import attrs
 import msgspec
 
 from shardsrv import quantities as q
+from shardsrv.roster import Roster, parse_roster
 
 
 @attrs.frozen
@@ -166,6 +167,9 @@ class MessageBus(Section, frozen=True, kw_only=True):
     """[message_bus]: frames of every transport."""
 
     max_message_size: Annotated[int, _size_of("4 KiB", "1 GiB")]
+    peer_queue_capacity: Annotated[int, _count_of(2, 65_536)]
+    reconnect_period: Annotated[float, _duration_of("10 ms", "1 h")]
+    handshake_grace: Annotated[float, _duration_of("10 ms", "1 h")]
 
 
 class Checkpoint(Section, frozen=True, kw_only=True):
@@ -238,11 +242,42 @@ class Users(Section, frozen=True, kw_only=True):
     argon2_parallelism: Annotated[int, _count_of(1, 16)]
 
 
+def _tables(value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError("it must be an array of tables, one [[cluster.nodes]] a node")
+    return tuple(value)
+
+
+class ClusterAuth(Section, frozen=True, kw_only=True):
+    """[cluster.auth]: the secret that nodes prove to each other."""
+
+    enabled: Flag
+    shared_secret: Annotated[str, Kind(_key)]
+    previous_shared_secret: Annotated[str, Kind(_key)]
+
+
 class Cluster(Section, frozen=True, kw_only=True):
-    """[cluster]: the name that marks the data directory."""
+    """[cluster]: the name that marks the data directory; the nodes, and how long they wait for each other."""
 
     enabled: Flag
     name: Annotated[str, Kind(_text)]
+    nodes: Annotated[tuple[Any, ...], Kind(_tables, list)]
+    """As written: what they mean is looked at only in a cluster (`roster`)."""
+    heartbeat_timeout: Annotated[float, _duration_of("10 ms", "1 h")]
+    commit_broadcast_interval: Annotated[float, _duration_of("10 ms", "1 h")]
+    prepare_retransmit_interval: Annotated[float, _duration_of("10 ms", "1 h")]
+    view_change_retransmit_interval: Annotated[float, _duration_of("10 ms", "1 h")]
+    view_change_status_timeout: Annotated[float, _duration_of("10 ms", "1 h")]
+    request_start_view_retransmit_interval: Annotated[float, _duration_of("10 ms", "1 h")]
+    view_probe_attempts_max: Annotated[int, _count_of(1, 100)]
+    repair_retry_interval: Annotated[float, _duration_of("10 ms", "1 h")]
+    repair_chunk_max: Annotated[int, _count_of(1, 1024)]
+    auth: ClusterAuth
+
+    @property
+    def roster(self) -> Roster:
+        """The nodes, by replica id. Raises `ValueError`; not for a configuration that was built."""
+        return parse_roster(self.nodes)
 
 
 class ConsumerGroupSection(Section, frozen=True, kw_only=True):

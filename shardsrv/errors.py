@@ -205,6 +205,19 @@ class Evicted(PeerFault):
     reason: int = 0
 
 
+@attrs.define(slots=False)
+class LinkRefused(PeerFault):
+    """No link with another node: `reason` names what differs, `expected` is ours and `found` theirs. `told`: the other
+    side said so, its values are in its own log."""
+
+    code: ClassVar[int] = ErrorCode.UNAUTHENTICATED
+    summary: ClassVar[str] = "link refused"
+    reason: str = ""
+    expected: Found = None
+    found: Found = None
+    told: bool = False
+
+
 # --- storage ---------------------------------------------------------------------------------------------------------
 
 

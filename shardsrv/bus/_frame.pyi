@@ -54,5 +54,8 @@ class Frame:
         pipelined.
         """
     @property
+    def whole(self) -> memoryview:
+        """Header and body, read-only."""
+    @property
     def body_offset(self) -> int:
         """Offset of the body in the arena: what a lane descriptor carries."""

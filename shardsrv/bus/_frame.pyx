@@ -85,6 +85,10 @@ cdef class Frame:
         return window(self, self.data + HEADER, <Py_ssize_t>(self.size - HEADER), False)
 
     @property
+    def whole(self):
+        return window(self, self.data, <Py_ssize_t>self.size, True)
+
+    @property
     def body_offset(self):
         return self.owner.offset + <size_t>(self.data - self.owner.address) + HEADER
 

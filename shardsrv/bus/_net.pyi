@@ -35,7 +35,8 @@ class Reactor:
 
     Lockstep: after `on_frame` for a connection no further frame of it is delivered until `reply`, `resume` or `close`
     was called for it, nor while the kernel does not take its output; pipelined bytes wait in the buffer or in the
-    socket. `reply` only queues; `flush` writes, one writev a socket.
+    socket. Made with ``lockstep=False`` it delivers what comes, without waiting for anything. `reply` only queues;
+    `flush` writes, one writev a socket.
 
     A loop that drains it: ``while reactor.poll(0, handler) or reactor.has_backlog(): reactor.flush()``.
     """
@@ -69,6 +70,7 @@ class Reactor:
         connections_max: int,
         unauthenticated_bytes_max: int,
         ingress_bytes_max: int,
+        lockstep: bool = True,
     ) -> None:
         """Raises ConfigurationError for limits that cannot work (`ingress_bytes_max` below `frame_size_max`)."""
     def watch(self, fd: int, key: int, is_eventfd: bool = True) -> None:
@@ -108,6 +110,8 @@ class Reactor:
         """
     def close(self, connection: int, after_flush: bool = False) -> None:
         """End a connection, at once or when its queued output is written. A connection that has gone is ignored."""
+    def queued(self, connection: int) -> tuple[int, int]:
+        """(buffers, bytes) that are queued and not written; zeros when the connection is gone."""
     def flush(self) -> int:
         """Write what is queued; what the kernel does not take waits for EPOLLOUT. Returns bytes written."""
     def stop_receiving(self) -> None:

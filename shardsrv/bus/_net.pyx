@@ -5,7 +5,8 @@ Synchronous, one thread. Invariants:
 
 * `readable` remembers an edge until a read has emptied the socket; a connection that is not read (lockstep, no room,
   output not taken) costs no system call and no event;
-* lockstep: while a frame of a connection is with the handler (`waiting`), no further frame of it is delivered;
+* lockstep: while a frame of a connection is with the handler (`waiting`), no further frame of it is delivered; a
+  reactor made without it (links between nodes) delivers up to `BURST` of each connection in one poll;
 * handlers are called last, with everything in order: one that raises leaves its frame delivered and the rest queued.
 
 How bytes are received. Sockets share a *turn chunk*; what arrives is read at its cursor, and a complete frame is
@@ -59,6 +60,7 @@ cdef enum:
     TURN_BYTES = 1 << 20       # of one connection in a row: about 200 us, then the others have their turn
     UNLOCK_BYTES = 64 << 10    # copies by the kernel from this size on run without the interpreter lock
     EVENTS = 256               # of one epoll_wait
+    BURST = 64                 # frames of one connection in one poll, without lockstep
 
 cdef uint64_t WATCH = <uint64_t>1 << 63
 """Bit of the epoll data that tells a watched descriptor from a connection; generations stay below 2^31."""
@@ -182,7 +184,7 @@ cdef class Reactor(Sockets):
             if self.ready.count > 0:
                 on_frame = handler.on_frame
                 # Those that become ready meanwhile have their turn at the next poll.
-                turns = self.ready.count
+                turns = self.ready.count if self.lockstep else self.ready.count * BURST
                 while turns > 0 and self.ready.count > 0:
                     turns -= 1
                     slot = fifo_pop(&self.ready)
@@ -244,7 +246,7 @@ cdef class Reactor(Sockets):
             peer.readable = True
             if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
                 peer.ending = True
-            if events & (EPOLLHUP | EPOLLERR) and (peer.waiting or peer.blocked or self.stopped):
+            if events & (EPOLLHUP | EPOLLERR) and (peer.waiting or self.stalled(peer) or self.stopped):
                 # Both directions are gone: an answer would have no reader.
                 self.drop(peer, BY_RESET if events & EPOLLERR else BY_PEER)
             elif self.has_more(peer):
@@ -255,7 +257,7 @@ cdef class Reactor(Sockets):
 
     cdef int service(self, Connection* peer, object on_frame) except -1:
         """Deliver at most one frame of a connection."""
-        if peer.fd < 0 or peer.waiting or peer.blocked or peer.closing or self.stopped:
+        if peer.fd < 0 or peer.waiting or self.stalled(peer) or peer.closing or self.stopped:
             return 0
         if peer.need == 0 and peer.have > 0:
             return self.take(peer, peer.data, peer.have, on_frame)
@@ -413,8 +415,10 @@ cdef class Reactor(Sockets):
 
     cdef int deliver(self, Connection* peer, Buffer owner, uint8_t* data, size_t size, object on_frame) except -1:
         self.frames_received += 1
-        peer.waiting = True
+        peer.waiting = self.lockstep
         peer.large = size > RECEIVE
+        if not self.lockstep and self.has_more(peer):
+            self.push_ready(peer)
         on_frame(new_frame(self.ingress, owner, data, size, self.id_of(peer)))
         return 0
 
@@ -426,7 +430,7 @@ cdef class Reactor(Sockets):
         if result < 0 and error == EINTR:
             self.push_ready(peer)
             return 0
-        if result == 0 and peer.output.count:
+        if result == 0 and peer.output.count and self.lockstep:
             # Half closed: what was answered still goes out.
             peer.readable = False
             peer.closing = BY_PEER

@@ -88,6 +88,7 @@ cdef class Sockets:
     cdef iovec* vector
     cdef uint64_t generation   # forks() when it was made
     cdef bint stopped
+    cdef bint lockstep
     cdef object __weakref__
 
     cdef Connection* find(self, uint64_t connection) noexcept
@@ -95,6 +96,7 @@ cdef class Sockets:
     cdef void push_ready(self, Connection* peer) noexcept
     cdef void push_dirty(self, Connection* peer) noexcept
     cdef bint has_more(self, Connection* peer) noexcept
+    cdef bint stalled(self, Connection* peer) noexcept
     cdef void let_go(self, Connection* peer) noexcept
     cdef void release_slot(self, Connection* peer) noexcept
     cdef int drop(self, Connection* peer, int reason) except -1

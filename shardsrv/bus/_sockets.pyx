@@ -79,13 +79,15 @@ cdef class Sockets:
         connections_max: beyond it `adopt` refuses.
         unauthenticated_bytes_max: largest frame of a connection before `set_authenticated`.
         ingress_bytes_max: bytes received and not yet dropped; beyond it sockets are not read.
+        lockstep: whether a connection is a client's, which asks and waits. Without it frames are delivered as they
+            come, also while output waits: two nodes that both write would else wait for each other for ever.
     Raises:
         ConfigurationError: a limit that cannot work.
     """
 
     def __cinit__(
         self, Arena arena not None, *, size_t frame_size_max, uint32_t connections_max,
-        size_t unauthenticated_bytes_max, size_t ingress_bytes_max,
+        size_t unauthenticated_bytes_max, size_t ingress_bytes_max, bint lockstep=True,
     ):
         self.epoll_fd = -1
         self.generation = forks()
@@ -102,6 +104,7 @@ cdef class Sockets:
         self.frame_size_max = frame_size_max
         self.unauthenticated_bytes_max = unauthenticated_bytes_max
         self.connections_max = connections_max
+        self.lockstep = lockstep
         self.free_head = NO_SLOT
         self.closed = []
         self.table = <Connection*>calloc(connections_max, sizeof(Connection))
@@ -290,7 +293,11 @@ cdef class Sockets:
 
     cdef bint has_more(self, Connection* peer) noexcept:
         """Whether a frame of it may be had without any further event."""
-        return not (peer.waiting or peer.blocked or self.stopped) and (peer.readable or peer.have > peer.need)
+        return not (peer.waiting or self.stalled(peer) or self.stopped) and (peer.readable or peer.have > peer.need)
+
+    cdef bint stalled(self, Connection* peer) noexcept:
+        """Whether output that the kernel did not take keeps its frames back."""
+        return peer.blocked and self.lockstep
 
     # --- replies -----------------------------------------------------------------------------------------------------
 
@@ -353,6 +360,12 @@ cdef class Sockets:
         cdef Connection* peer = self.find(connection)
         if peer != NULL:
             self.answered(peer)
+
+    def queued(self, uint64_t connection):
+        cdef Connection* peer = self.find(connection)
+        if peer == NULL:
+            return 0, 0
+        return peer.output.count - peer.output.head, peer.output.bytes
 
     def flush(self):
         cdef uint64_t before = self.bytes_sent

@@ -47,11 +47,17 @@ class MetadataCheckpointer:
         self._recorded = trio.Event()
 
     def encode(self) -> bytes:
-        """The snapshot payload of the present state."""
+        """The snapshot payload of the present state. In a cluster nothing of the node is in it: equal states give equal
+        bytes."""
         group = self._host.group
         table = group.replica.table
         assert table is not None
-        return group.plane.encode_snapshot(group.replica.head_checksum, time.time_ns() // 1000, table.snapshot())
+        created_at = time.time_ns() // 1000 if group.replica.member is None else group.plane.timestamp
+        return group.plane.encode_snapshot(group.applied_checksum, created_at, table.snapshot())
+
+    def restored(self, op: int) -> None:
+        """A transfer put the snapshot of entry ``op`` in place, and its pair."""
+        self._op = max(self._op, op)
 
     def changed(self) -> None:
         """An entry was applied."""
@@ -74,8 +80,11 @@ class MetadataCheckpointer:
                 await self._due.wait()
             self._due = trio.Event()
             group = self._host.group
-            if group.replica.commit_min > self._op and group.replica.in_flight == 0:
-                await self.round()
+            if group.replica.commit_min > self._op and group.replica.in_flight == 0 and group.take_snapshots():
+                try:
+                    await self.round()
+                finally:
+                    group.leave_snapshots()
 
     async def round(self) -> None:
         """One checkpoint."""

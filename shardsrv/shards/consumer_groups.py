@@ -165,7 +165,10 @@ class ConsumerGroups:
     def _consider(
         self, key: HandOverKey, partition: PartitionGroup, group: ConsumerGroup, member: Member, hand_over: HandOver
     ) -> None:
-        """Report the hand-over when it is drained or overdue, and not only just reported."""
+        """Report the hand-over when it is drained or overdue, and not only just reported. In a cluster that is the
+        partition's primary's to say."""
+        if not partition.replica.leads:
+            return
         deadline, reported = self._pending[key]
         now = trio.current_time()
         client, last = partition.polled.get(group.id, (b"", -1))

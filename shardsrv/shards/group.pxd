@@ -20,6 +20,9 @@ cdef class Group:
     cdef public bint in_dirty_list
     cdef public bint in_sync_list
     cdef public object suspected
+    cdef public object applied_checksum
+    cdef public object transfer
+    cdef public int ticks_due
 
     cpdef submit(self, object request)
     cpdef resume(self)

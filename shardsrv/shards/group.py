@@ -15,7 +15,7 @@ A driver decides nothing: `vsr.Replica` and its plane do. Invariants:
 
 from collections import deque
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from shardsrv.errors import DiskFault
 from shardsrv.shards import records
@@ -47,8 +47,13 @@ from shardsrv.vsr.events import (
     Tick,
     Truncated,
 )
-from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.normal import give_up
+from shardsrv.vsr.replica import NORMAL, Replica
 from shardsrv.vsr.transfer_effects import TRANSFER_EFFECTS
+from shardsrv.vsr.transfer_install import CHECKPOINT
+
+QUIET_TICKS: Final = 5
+"""Ticks that a quiet group may be told at once; the shortest heartbeat is ten."""
 
 
 def lower_frontier(record: BootRecord, key: GroupKey, log: PrepareLog, op: int) -> None:
@@ -117,6 +122,7 @@ class Group:
         "admission",
         "append_token",
         "appended_bytes",
+        "applied_checksum",
         "fault",
         "host",
         "in_dirty_list",
@@ -124,6 +130,8 @@ class Group:
         "log",
         "replica",
         "suspected",
+        "ticks_due",
+        "transfer",
         "waiting",
         "written",
     )
@@ -145,6 +153,12 @@ class Group:
         self.in_sync_list = False
         self.suspected = replica.suspect
         """Whether the boot record marks the group: it may have forgotten what it acknowledged."""
+        self.applied_checksum = log.head_checksum
+        """Identity of the last entry that is applied."""
+        self.transfer: Any = None
+        """The driver of the group's state transfers (`transfer_driver.TransferDriver`); None for a single member."""
+        self.ticks_due = 0
+        """Ticks that passed and that the replica has not heard of."""
 
     def submit(self, request: Request) -> None:
         """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does
@@ -205,6 +219,33 @@ class Group:
             self.host.trusted(self)
         if self.waiting:
             self.resume()
+
+    def tick(self, now: int) -> None:
+        """10 ms passed at ``now``; a replica for which nothing is due hears of a few at once."""
+        due = self.ticks_due + 1
+        if due < QUIET_TICKS and self.replica.quiet:
+            self.ticks_due = due
+            return
+        self.ticks_due = 0
+        self.deliver(Tick(now, due))
+
+    def resign(self) -> None:
+        """This node stops: if it leads the group it says so, and the others need not wait for its silence."""
+        out: list[Any] = []
+        if self.replica.member is not None and self.replica.status == NORMAL:
+            give_up(self.replica, out)
+            self.carry_out(out)
+
+    def take_snapshots(self) -> bool:
+        """Become the one who writes checkpoint and pairing; False while a transfer is being installed."""
+        member: Any = self.replica.member
+        return member is None or member.transfer.snapshots.take(CHECKPOINT)
+
+    def leave_snapshots(self) -> None:
+        """Be done with it."""
+        member: Any = self.replica.member
+        if member is not None:
+            member.transfer.snapshots.leave(CHECKPOINT)
 
     def sync_log(self, effect: SyncLog) -> None:
         """Sync what was appended; the token stands for all of it."""

@@ -22,20 +22,40 @@ RETRY_SECONDS = 0.01
 """Pause between two attempts: the kernel tells nobody when a port becomes free."""
 
 
-def bind_all(config: Config, known: dict[str, str], *, patience: float = 0.0) -> dict[str, socket.socket]:
+REPLICA = "tcp_replica"
+"""The listener for the other nodes of a cluster."""
+
+
+def bind_all(
+    config: Config, known: dict[str, str], *, patience: float = 0.0, node: int = 0
+) -> dict[str, socket.socket]:
     """Bound sockets by transport name.
 
     Args:
         config: which transports are enabled, and where.
         known: addresses of an earlier call, which keep the ports that the system chose.
+        node: which node of the roster this is; in a cluster its ports come from there, the host from ``tcp.address``.
         patience: seconds in which a taken address may become free, after a crash whose sockets are still being closed.
 
     Raises:
         PortInUse, ConfigurationError: as `bind`.
     """
-    sockets = {}
-    if config.tcp.enabled:
-        sockets["tcp"] = bind("tcp.address", known.get("tcp", config.tcp.address), patience=patience)
+    wanted = {}
+    if config.cluster.enabled:
+        host, _ = parse_address(config.tcp.address)
+        own = config.cluster.roster[node]
+        wanted = {"tcp": format_address(host, own.tcp), REPLICA: format_address(host, own.tcp_replica)}
+    elif config.tcp.enabled:
+        wanted = {"tcp": config.tcp.address}
+    sockets: dict[str, socket.socket] = {}
+    try:
+        for transport, address in wanted.items():
+            key = f"cluster.nodes[{node}].ports.{transport}" if config.cluster.enabled else f"{transport}.address"
+            sockets[transport] = bind(key, known.get(transport, address), patience=patience)
+    except BaseException:
+        for bound in sockets.values():
+            bound.close()
+        raise
     return sockets
 
 

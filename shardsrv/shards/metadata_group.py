@@ -2,19 +2,22 @@
 
 A client's answer to a metadata command leaves only when every shard of this node has applied the entry: any
 connection to the node
-then reads its own and its neighbours' writes. Invariants:
+then reads its own and its neighbours' writes. In a cluster a member that does not lead passes commands on to the one
+that does, and holds the answer until this node has applied the entry as well. Invariants:
 
 * `COMMITTED` records are sent in op order without a gap, once each;
-* `_waiting` is ordered by op, and its answers leave in that order.
+* answers leave in the order of their ops.
 """
 
-from collections import deque
+import heapq
 from collections.abc import Callable
 from typing import Protocol
 
 from shardsrv.errors import RequestRefused
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.shards import records
+from shardsrv.shards.answers import Origin
+from shardsrv.shards.forwarding import Forwarding, PeerOrigin
 from shardsrv.shards.group import Group, Host
 from shardsrv.shards.links import Links
 from shardsrv.store.log import PrepareLog
@@ -37,7 +40,7 @@ class MetadataHost(Host, Protocol):
 class MetadataGroup(Group):
     """Driver of the metadata group."""
 
-    __slots__ = ("_applied", "_homes", "_waiting", "plane")
+    __slots__ = ("_applied", "_homes", "_number", "_waiting", "forwarding", "plane")
 
     refusal = records.REFUSED_RESULT
     host: MetadataHost
@@ -47,11 +50,19 @@ class MetadataGroup(Group):
         self.plane = plane
         plane.gone.clear()
         self._applied = dict.fromkeys(host.links.peers, replica.commit_min)
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
         self._homes: dict[bytes, int] = {}
+        self.forwarding: Forwarding | None = None
+        """How commands reach the member that leads; None for a node alone."""
 
-    def request(self, record: records.MetadataRequest, body: bytes, origin: "MetadataOrigin", now: int) -> None:
+    def request(self, record: records.MetadataRequest, body: bytes, origin: Origin, now: int) -> None:
         """A client's command. Static refusals travel as a status, before anything is logged (wire-protocol.md 4.2)."""
+        if self.forwarding is not None and not isinstance(origin, PeerOrigin):
+            peer = self.forwarding.primary(self.replica)
+            if peer is not None:
+                self._pass_on(self.forwarding, peer, record, body, origin)
+                return
         operation = record.operation
         if operation in (Operation.REGISTER, Operation.LOGOUT):
             resolved = b""
@@ -78,9 +89,30 @@ class MetadataGroup(Group):
             )
         )
 
+    def _pass_on(
+        self, forwarding: Forwarding, peer: int, record: records.MetadataRequest, body: bytes, origin: Origin
+    ) -> None:
+        forwarding.pass_on(
+            peer,
+            body,
+            AppliedOrigin(self, origin),
+            self.refusal,
+            client=record.client,
+            session=record.session,
+            request=record.request,
+            digest=record.digest,
+            group=self.replica.identity.group,
+            user_id=record.user_id,
+            operation=record.operation,
+            durability=PERSISTED,
+            resolved=record.resolved,
+            expects=record.answered,
+        )
+
     def committed(self, effect: Committed) -> None:
         """Pass the entry on and keep the answer until all shards have applied it."""
         prepare = effect.prepare
+        self.applied_checksum = prepare.checksum
         # The owners of partitions follow their own copies; what this copy recorded for them has no reader.
         self.plane.take_changes()
         victim = self.plane.gone.pop(prepare.op, b"")
@@ -92,15 +124,30 @@ class MetadataGroup(Group):
         if origin is None:
             return
         op, timestamp, operation, reply = prepare.op, prepare.timestamp, prepare.operation, effect.reply
-        self._waiting.append((op, lambda: origin.committed(op, timestamp, operation, reply)))
+        self.when_applied(op, lambda: origin.committed(op, timestamp, operation, reply))
+
+    def when_applied(self, op: int, answer: Callable[[], None]) -> None:
+        """Call ``answer`` as soon as every shard of this node has applied entry ``op``."""
+        self._number += 1
+        heapq.heappush(self._waiting, (op, self._number, answer))
+        self._answer()
+
+    @property
+    def applied_everywhere(self) -> int:
+        """The op up to which every other shard of this node has applied metadata and made it true."""
+        return min(self._applied.values())
 
     def applied(self, shard: int, op: int) -> None:
         """Another shard has applied everything up to ``op``; answers that waited for the last one leave."""
         self._applied[shard] = op
-        everywhere = min(self._applied.values())
+        self._answer()
+
+    def _answer(self) -> None:
         waiting = self._waiting
-        while waiting and waiting[0][0] <= everywhere:
-            waiting.popleft()[1]()
+        if waiting:
+            everywhere = self.applied_everywhere
+            while waiting and waiting[0][0] <= everywhere:
+                heapq.heappop(waiting)[2]()
 
     def attachable(self, client: bytes, session: int, user_id: int) -> bool:
         """Whether a connection of ``user_id`` may act for ``client``: it is that user's, and ``session`` is its
@@ -112,7 +159,9 @@ class MetadataGroup(Group):
 
     def _follow_session(self, operation: int, client: bytes, op: int, origin: object) -> None:
         """Keep which shard a client id is bound on; a register elsewhere unbinds the older connection
-        (wire-protocol.md 3.3)."""
+        (wire-protocol.md 3.3). In a cluster each shard does that by itself, since it may be bound on another node."""
+        if self.forwarding is not None:
+            return
         if operation == Operation.LOGOUT:
             self._homes.pop(client, None)
         elif operation == Operation.REGISTER and isinstance(origin, MetadataOrigin):
@@ -122,7 +171,25 @@ class MetadataGroup(Group):
                 self.host.links.send(before, records.UNBIND, records.UNBIND_HEAD.pack(client, op))
 
 
-class MetadataOrigin:
+class AppliedOrigin(Origin):
+    """Origin of a command that another node carried out: its answer leaves when this node has applied the entry."""
+
+    __slots__ = ("group", "origin")
+
+    def __init__(self, group: MetadataGroup, origin: Origin) -> None:
+        self.group = group
+        self.origin = origin
+
+    def committed(self, op: int, timestamp: int, operation: int, reply: bytes) -> None:
+        """The entry is committed, and applied by the node that leads."""
+        self.group.when_applied(op, lambda: self.origin.committed(op, timestamp, operation, reply))
+
+    def refused(self, outcome: int, status: int) -> None:
+        """The request did not become an entry, or nobody knows."""
+        self.origin.refused(outcome, status)
+
+
+class MetadataOrigin(Origin):
     """Origin of a metadata request: the connection's home shard and its token."""
 
     __slots__ = ("answered", "home", "links", "operation", "token")

@@ -8,7 +8,6 @@ is made durable as a snapshot of op 0 before anything is served, since it is in 
 """
 
 import os
-import secrets
 import time
 from typing import Any, Protocol
 
@@ -16,15 +15,17 @@ import attrs
 import structlog
 import trio
 
+from shardsrv._core import Prepare
 from shardsrv.config import Config, root_credentials
-from shardsrv.errors import DecodeError
+from shardsrv.errors import DecodeError, OurFault
 from shardsrv.plane.metadata import snapshot as snapshot_format
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import MetadataState
+from shardsrv.shards.member_facts import boot_entry, disk_facts, new_incarnation, timeouts_of
 from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.topic_defaults import topic_defaults
-from shardsrv.store.boot import BootEntry, BootRecord
+from shardsrv.store.boot import BootRecord
 from shardsrv.store.disk import Disk, sync_names
 from shardsrv.store.faults import SnapshotUndecodable
 from shardsrv.store.group_key import METADATA
@@ -39,13 +40,20 @@ from shardsrv.store.segment import GroupIdentity as LogIdentity
 from shardsrv.store.snapshot import SnapshotFile, read_snapshot, write_snapshot
 from shardsrv.store.superblock import Superblock, check_absence, state_of
 from shardsrv.vsr.client_table import ClientTable
+from shardsrv.vsr.effects import Committed
+from shardsrv.vsr.nonce import Nonces
+from shardsrv.vsr.policy import METADATA as PLANE
 from shardsrv.vsr.policy import metadata_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
 from shardsrv.vsr.state import VsrState
+from shardsrv.vsr.transfer import limits_of
+from shardsrv.vsr.transfer_adapter import GroupTransfer
+from shardsrv.vsr.trust import DiskFacts
 from shardsrv.wire.constants import METADATA_GROUP
 
 SEGMENT_SIZE = 16 * 1024 * 1024
-"""Bytes of a metadata segment; preallocated, so that the log can go on when the disk is full."""
+"""Largest metadata segment, bytes; preallocated, so that the log can go on when the disk is full. A checkpoint lets
+whole segments go, so none is larger than the log between two of them."""
 
 
 class RecoveryHost(Protocol):
@@ -71,6 +79,10 @@ class RecoveredMetadata:
     superblock: Superblock
     checkpoint_op: int
     recovery: LogRecovery
+    applied_checksum: int
+    """Identity of the last entry that is applied."""
+    reconciled_through: int
+    """The metadata op up to which every partition had its directory on this node."""
 
 
 async def recover_metadata(host: RecoveryHost) -> RecoveredMetadata:
@@ -95,42 +107,44 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
         check_absence(superblock.path(0), saved.op if saved is not None else 0, bool(segments))
     if saved is None:
         found, saved = _first_state(host)
+    first = state is None
     if state is None:
         assert found is not None
         state = VsrState(
             host.cluster,
             host.context.node,
-            1,
+            host.context.nodes,
             checkpoint_op=saved.op,
             checkpoint_checksum=found.checksum,
-            incarnation=secrets.randbits(128),
+            incarnation=new_incarnation(),
         )
         superblock.write(state.encode())
     plane = MetadataPlane(MetadataState(), topic_defaults(host.config))
     plane.restore(saved)
-    settings = host.config.metadata
-    replica = Replica.recover(
-        GroupIdentity(host.cluster, METADATA_GROUP, 0, host.context.node),
-        metadata_policy(settings.prepare_queue_depth, settings.clients_table_max),
-        plane,
-        state,
-        op=saved.op,
-        checksum=saved.checksum,
-        timestamp=saved.timestamp,
-        table=ClientTable.restore(saved.client_table, settings.clients_table_max),
-    )
     boot = host.context.prepared.boot.get(METADATA)
-    facts = boot.log_facts(host.context.boot.kernel_boot_id, 1) if boot is not None else LogFacts()
+    nodes = host.context.nodes
+    facts = boot.log_facts(host.context.boot.kernel_boot_id, nodes) if boot is not None else LogFacts(members=nodes)
+    alone = _replica(host, plane, state, saved) if nodes == 1 else None
+    entries: list[Prepare] = []
     log, recovery, anew = open_behind_snapshot(
         disk,
         directory.metadata_log,
         LogIdentity(host.cluster, METADATA_GROUP, 0),
-        segment_size=SEGMENT_SIZE,
+        segment_size=min(SEGMENT_SIZE, host.config.metadata.checkpoint.bytes),
         resume=ResumePoint(saved.op, saved.checksum) if saved.op else None,
         facts=facts,
-        on_prepare=replica.replay,
+        on_prepare=entries.append if alone is None else alone.replay,
         preallocate=True,
+        with_peers=nodes > 1,
     )
+    if alone is None:
+        # Trust is a matter of what the log has been found to hold.
+        trust = disk_facts(METADATA, boot, host.context.boot.kernel_boot_id, recovery, first=first)
+        replica = _replica(host, plane, state, saved, trust)
+        for prepare in entries:
+            replica.replay(prepare)
+    else:
+        replica = alone
     if anew:
         host.log.warning("metadata log ended below the snapshot and was begun anew", snapshot_op=saved.op)
     if recovery.cut_op is not None:
@@ -148,9 +162,51 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
         directory.boot_record(0),
         host.context.boot.kernel_boot_id,
         host.context.prepared.generation,
-        [BootEntry(METADATA, log.synced_op, log.head_checksum, log.head_op)],
+        [boot_entry(METADATA, replica, log)],
     )
-    return RecoveredMetadata(plane, replica, replica.start(), log, record, superblock, saved.op, recovery)
+    # What starting commits is in the state that the other shards are handed.
+    effects = [effect for effect in replica.start(new_incarnation()) if type(effect) is not Committed]
+    plane.take_changes()
+    replica.log_dropped(log.first_op)
+    applied = replica.commit_min - saved.op
+    checksum = log.head_checksum if nodes == 1 else entries[applied - 1].checksum if applied else saved.checksum
+    return RecoveredMetadata(
+        plane, replica, effects, log, record, superblock, saved.op, recovery, checksum, state.reconciled_through
+    )
+
+
+def _replica(
+    host: RecoveryHost,
+    plane: MetadataPlane,
+    state: VsrState,
+    saved: snapshot_format.Snapshot,
+    trust: DiskFacts | None = None,
+) -> Replica:
+    """The replica at the snapshot; ``trust`` in a cluster."""
+    settings, cluster, nodes = host.config.metadata, host.config.cluster, host.context.nodes
+    nonces = Nonces(new_incarnation())
+    transfer = None
+    if nodes > 1:
+        limits = limits_of(PLANE, frame_max=host.config.message_bus.max_message_size)
+        transfer = GroupTransfer(limits, nonces.draw)
+    return Replica.recover(
+        GroupIdentity(host.cluster, METADATA_GROUP, 0, host.context.node, nodes),
+        metadata_policy(
+            settings.prepare_queue_depth,
+            settings.clients_table_max,
+            timeouts_of(cluster) if nodes > 1 else None,
+            cluster.repair_chunk_max,
+        ),
+        plane,
+        state,
+        op=saved.op,
+        checksum=saved.checksum,
+        timestamp=saved.timestamp,
+        table=ClientTable.restore(saved.client_table, settings.clients_table_max),
+        disk=trust,
+        nonces=nonces,
+        transfer=transfer,
+    )
 
 
 def _decode(found: SnapshotFile | None, path: str) -> snapshot_format.Snapshot | None:
@@ -164,16 +220,16 @@ def _decode(found: SnapshotFile | None, path: str) -> snapshot_format.Snapshot |
 
 def _first_state(host: RecoveryHost) -> tuple[SnapshotFile, snapshot_format.Snapshot]:
     """The state of a node that never ran: the root user, made durable before anything is served."""
+    genesis = host.context.prepared.genesis
+    if genesis is not None:
+        if genesis.payload is None:
+            raise OurFault("the beginning of the cluster was not prepared")
+        checksum = write_snapshot(host.disk, host.directory.metadata, SNAPSHOT, genesis.payload)
+        return SnapshotFile(genesis.payload, checksum), snapshot_format.decode(genesis.payload)
     credentials = root_credentials(os.environ)
     if credentials.generated:
         host.log.warning(f"Generated root user password: {credentials.password}")
-    users = host.config.users
-    passwords = Passwords(
-        host.context.boot.affinity,
-        memory_kib=users.argon2_memory // 1024,
-        iterations=users.argon2_iterations,
-        lanes=users.argon2_parallelism,
-    )
+    passwords = Passwords.of(host.context.boot.affinity, host.config.users)
     state = MetadataState.initial(credentials.username, passwords.hash(credentials.password))
     payload = snapshot_format.encode(
         state, op=0, checksum=0, timestamp=0, created_at=time.time_ns() // 1000, client_table=[]

@@ -8,6 +8,7 @@ through a memfd; from then on they follow the stream of committed entries.
 import os
 import socket
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import trio
@@ -21,10 +22,14 @@ from shardsrv.shards import records
 from shardsrv.shards.answers import NOBODY
 from shardsrv.shards.checkpointer import MetadataCheckpointer
 from shardsrv.shards.group import Group, lower_frontier
-from shardsrv.shards.handed_state import send_state
+from shardsrv.shards.handed_state import link_note, send_state
+from shardsrv.shards.link_tasks import LinkAcceptor
+from shardsrv.shards.listeners import REPLICA
 from shardsrv.shards.metadata_group import MetadataGroup, MetadataOrigin
 from shardsrv.shards.metadata_recovery import recover_metadata
-from shardsrv.shards.shard import Shard
+from shardsrv.shards.metadata_transfer import MetadataTransferDriver
+from shardsrv.shards.node_facts import NO_LEADER
+from shardsrv.shards.shard import LINKS_KEY, Shard
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.tokens import TokenCleaner
 from shardsrv.store.boot import BootRecord
@@ -33,8 +38,17 @@ from shardsrv.store.superblock import Superblock
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed, Request
 from shardsrv.vsr.policy import PERSISTED
+from shardsrv.vsr.quorum import primary_of
 from shardsrv.vsr.replica import NORMAL
-from shardsrv.wire.constants import ZERO_ID, Operation
+from shardsrv.vsr.transfer_effects import Restored
+from shardsrv.wire.constants import METADATA_GROUP, ZERO_ID, Operation
+from shardsrv.wire.error_codes import ErrorCode
+from shardsrv.wire.forward_headers import ForwardRequestHeader
+
+RECONCILED_OPS = 16
+"""Metadata ops between two records of how far the partitions of this node are made,"""
+RECONCILED_PAUSE = 1_000_000
+"""or microseconds, whichever comes first."""
 
 
 class MetadataShard(Shard):
@@ -47,22 +61,33 @@ class MetadataShard(Shard):
         self._boot: BootRecord
         self._superblock: Superblock
         self._accepted = 0
+        self._roster_told = b""
+        self._reconciled = 0
+        self._reconciled_due = 0
+        self._handing = trio.Lock()
 
     async def recover(self) -> dict[str, Any]:
         """See `Shard.recover`."""
         recovered = await recover_metadata(self)
         self._boot, self._superblock = recovered.boot, recovered.superblock
         self.group = MetadataGroup(self, recovered.replica, recovered.plane, recovered.log)
+        self.group.applied_checksum = recovered.applied_checksum
+        self._reconciled = recovered.reconciled_through
         checkpoint = self.config.metadata.checkpoint
         self.checkpointer = MetadataCheckpointer(
             self, recovered.checkpoint_op, log_bytes=checkpoint.bytes, interval=checkpoint.interval
         )
+        if self.peering is not None:
+            self.group.forwarding = self.peering.forwarding
+            self.group.transfer = MetadataTransferDriver(
+                self.disk, self.directory.metadata, recovered.log, self.cluster
+            )
         self.pump.step(self.group.carry_out, recovered.effects)
-        while self.group.replica.status != NORMAL:
+        while self.peering is None and self.group.replica.status != NORMAL:
             await self.checkpointer.recorded()
         payload = self.checkpointer.encode()
         for peer in self.links.peers:
-            await send_state(self.context.shared.handover(peer)[0], payload)
+            await send_state(self.context.shared.handover(peer)[0], payload, self._reconciled)
         state = recovered.plane.state
         return {
             "op": self.group.replica.commit_min,
@@ -76,9 +101,34 @@ class MetadataShard(Shard):
         cleaner = self.config.personal_access_token.cleaner
         if cleaner.enabled:
             self.start(TokenCleaner(self.group.plane, self.group.submit, self.pump.step, cleaner.interval).run)
-        self.pump.step(self._end_memberships)
-        for listener in self.context.listeners.values():
-            self.start(self._accept, listener)
+        if self.peering is None:
+            self.pump.step(self._end_memberships)
+        else:
+            self.peering.serve(LINKS_KEY)
+        for transport, listener in self.context.listeners.items():
+            self.start(self._meet_nodes if transport == REPLICA else self._accept, listener)
+
+    async def _meet_nodes(self, listener: socket.socket) -> None:
+        """Accept links of other nodes."""
+        assert self.peering is not None, "only a cluster has this listener"
+        acceptor = LinkAcceptor(
+            self.peering.identity,
+            grace=self.config.message_bus.handshake_grace,
+            give=self._give_link,
+            start=self.start,
+            log=self.log,
+        )
+        await acceptor.run(listener)
+
+    async def _give_link(self, peer: int, shard: int, descriptor: int) -> None:
+        """Pass the socket of a link on to the shard that it is for. Raises OSError when it is dead."""
+        assert self.peering is not None, "only a cluster has links"
+        if shard == self.shard:
+            self.peering.adopt(peer, os.dup(descriptor))
+            return
+        link = self.context.shared.handover(shard)[0]
+        while not handover.send_descriptors(link, link_note(peer), (descriptor,)):
+            await trio.lowlevel.wait_writable(link)
 
     def _end_memberships(self) -> None:
         """Every connection of the life before is gone, and with it the right to be a member of a consumer group."""
@@ -110,7 +160,8 @@ class MetadataShard(Shard):
 
     def in_flight(self) -> int:
         """See `Shard.in_flight`."""
-        return self.group.replica.in_flight
+        passed_on = 0 if self.peering is None else self.peering.forwarding.in_flight
+        return self.group.replica.in_flight + passed_on
 
     async def close(self, clean: bool) -> bool:
         """See `Shard.close`."""
@@ -146,6 +197,65 @@ class MetadataShard(Shard):
     def on_close(self, connection: int, reason: int) -> None:
         """See `Shard.on_close`."""
         raise OurFault("shard 0 owns no client connection")
+
+    # ------------------------------------------------------------------------------------------------ other nodes
+
+    def group_at(self, group: int, revision: int) -> Group | None:
+        """See `PeeringHost`."""
+        return self.group if group == METADATA_GROUP and revision == 0 else None
+
+    def member_groups(self) -> Iterable[Group]:
+        """See `PeeringHost`."""
+        return (self.group,)
+
+    def ticked(self, now: int) -> None:
+        """See `PeeringHost`: tell the other shards who leads, and record what they have made true."""
+        assert self.peering is not None, "time passes for clusters only"
+        replica = self.group.replica
+        leads = primary_of(replica.view, self.peering.nodes) if replica.status == NORMAL else NO_LEADER
+        reached = sum(1 << peer for peer in self.peering.names if self.peering.links.is_up(peer))
+        head = records.ROSTER_HEAD.pack(leads, reached)
+        if head != self._roster_told:
+            self._roster_told = head
+            self.links.broadcast(records.ROSTER, head)
+        applied = self.group.applied_everywhere
+        if applied > self._reconciled and (applied >= self._reconciled + RECONCILED_OPS or now >= self._reconciled_due):
+            self._reconciled, self._reconciled_due = applied, now + RECONCILED_PAUSE
+            self.group.carry_out(replica.record(reconciled_through=applied))
+
+    def forwarded(self, header: ForwardRequestHeader, body: Any, origin: Any) -> None:
+        """See `forwarding.ForwardHost`."""
+        if header.group != METADATA_GROUP:
+            origin.refused(records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_ACCEPTED)
+            return
+        record = records.MetadataRequest(
+            header.token,
+            header.client,
+            header.session,
+            header.request,
+            header.digest,
+            header.user_id,
+            header.operation,
+            header.expects,
+            header.resolved,
+        )
+        self.group.request(record, bytes(body), origin, time.time_ns() // 1000)
+
+    def restored(self, group: Group, effect: Restored) -> None:
+        """See `Shard.restored`: the other shards are handed the state anew, in its place among the entries."""
+        group.applied_checksum = effect.checksum
+        self.checkpointer.restored(effect.op)
+        plane = self.group.plane
+        for op in [op for op in plane.gone if op <= effect.op]:
+            del plane.gone[op]
+        # The plane may be ahead by entries of the same step, whose records follow: receivers know them by their ops.
+        self.links.broadcast(records.RESTORED, records.TOKEN.pack(plane.op))
+        self.start(self._hand_anew, self.checkpointer.encode())
+
+    async def _hand_anew(self, payload: bytes) -> None:
+        async with self._handing:
+            for peer in self.links.peers:
+                await send_state(self.context.shared.handover(peer)[0], payload, self._reconciled)
 
     # ------------------------------------------------------------------------------------------------ host
 

@@ -1,4 +1,4 @@
-"""Facts about the node that clients ask for: its roster entry, and what it uses of the machine.
+"""Facts about the node that clients ask for: the roster of its cluster, and what it uses of the machine.
 
 The shard processes are children of one supervisor: memory and processor time are summed over all of them.
 """
@@ -13,12 +13,17 @@ import psutil
 
 from shardsrv import __version__
 from shardsrv.plane.metadata.queries import Totals
+from shardsrv.roster import RosterNode
+from shardsrv.shards import records
+from shardsrv.shards.spawn import ShardContext
 from shardsrv.wire.constants import NodeRole, NodeStatus
 from shardsrv.wire.system import ClusterMetadataReply, ClusterNode, StatsReply
 
 CLUSTER_NAME = "single-node"
 NODE_NAME = "iggy-node"
 """What a node without a cluster calls itself (wire-protocol.md 6.1)."""
+
+NO_LEADER = -1
 
 SAMPLE_SECONDS = 1.0
 """Statistics of the machine are read at most this often: each reading costs milliseconds that the pump would miss."""
@@ -27,15 +32,32 @@ SAMPLE_SECONDS = 1.0
 class NodeFacts:
     """Answers get_cluster_metadata and get_stats."""
 
-    def __init__(self, data: str, addresses: dict[str, str]) -> None:
+    def __init__(self, data: str, addresses: dict[str, str], context: ShardContext) -> None:
         self._data = data
-        host, _, port = addresses.get("tcp", "127.0.0.1:0").rpartition(":")
-        self.node = ClusterNode(NODE_NAME, host.strip("[]"), int(port), 0, 0, 0, NodeRole.LEADER, NodeStatus.HEALTHY)
-        self._roster = ClusterMetadataReply(CLUSTER_NAME, (self.node,)).encode()
+        cluster = context.config.cluster
+        if cluster.enabled:
+            self._name, self._own = cluster.name, context.node
+            self.nodes = tuple(cluster_node(node, NO_LEADER, 1 << context.node) for node in cluster.roster)
+        else:
+            host, _, port = addresses.get("tcp", "127.0.0.1:0").rpartition(":")
+            alone = ClusterNode(NODE_NAME, host.strip("[]"), int(port), 0, 0, 0, NodeRole.LEADER, NodeStatus.HEALTHY)
+            self._name, self._own, self.nodes = CLUSTER_NAME, 0, (alone,)
+        self.leader: int | None = None if cluster.enabled else 0
+        """The node that leads the metadata; None while nobody is known to."""
+        self._cluster = cluster
+        self._roster = ClusterMetadataReply(self._name, self.nodes).encode()
         self._started = time.time_ns() // 1000
         self._sampled = 0.0
         self._sample: dict[str, Any] = {}
         self._supervisor = psutil.Process(os.getppid())
+
+    def roster_told(self, head: memoryview, body: memoryview) -> None:
+        """Shard 0 says who leads the metadata, and which nodes it reaches."""
+        leader, reached = records.ROSTER_HEAD.unpack(head)
+        reached |= 1 << self._own
+        self.leader = None if leader == NO_LEADER else leader
+        self.nodes = tuple(cluster_node(node, leader, reached) for node in self._cluster.roster)
+        self._roster = ClusterMetadataReply(self._name, self.nodes).encode()
 
     def cluster_metadata(self) -> bytes:
         """Reply body of get_cluster_metadata."""
@@ -107,6 +129,13 @@ class NodeFacts:
                 continue  # it ended while we looked; what it used is gone with it
         self._sample, self._sampled = sample, now
         return sample
+
+
+def cluster_node(node: RosterNode, leader: int, reached: int) -> ClusterNode:
+    """What clients are told of a node; ``leader``: a replica id or `NO_LEADER`; ``reached``: a bit for each node."""
+    role = NodeRole.LEADER if node.replica == leader else NodeRole.FOLLOWER
+    status = NodeStatus.HEALTHY if reached >> node.replica & 1 else NodeStatus.UNREACHABLE
+    return ClusterNode(node.name, node.advertised, node.tcp, 0, 0, 0, role, status)
 
 
 def semantic_number(version: str) -> int:

@@ -4,7 +4,6 @@ from shardsrv.shards.group cimport Group
 
 
 cdef class PartitionGroup(Group):
-    cdef public object applied_checksum
     cdef public object checkpoint
     cdef public long long checkpointed_at
     cdef public bint closed
@@ -12,6 +11,8 @@ cdef class PartitionGroup(Group):
     cdef public object identity
     cdef public object plane
     cdef public dict polled
+    cdef public object purge_asked
+    cdef public object purge_wanted
     cdef public int purging
     cdef public bint replayed
     cdef public dict resume_points

@@ -58,6 +58,9 @@ class PartitionHost(Host, Protocol):
     shares_counters: bool
     """Whether other shards read the counters page; alone, a shard reads its own groups."""
 
+    def pass_on(self, group: "PartitionGroup", request: Request) -> bool:
+        """Whether the request was sent to the node that leads the group instead."""
+
     def partition_changed(self, group: "PartitionGroup", operation: int) -> None:
         """An entry that is no send took effect."""
 
@@ -75,7 +78,6 @@ class PartitionGroup(Group):
     """Driver of one partition group."""
 
     __slots__ = (
-        "applied_checksum",
         "checkpoint",
         "checkpointed_at",
         "closed",
@@ -83,6 +85,8 @@ class PartitionGroup(Group):
         "identity",
         "plane",
         "polled",
+        "purge_asked",
+        "purge_wanted",
         "purging",
         "replayed",
         "resume_points",
@@ -114,12 +118,15 @@ class PartitionGroup(Group):
         self.checkpointed_at = 0
         """`appended_bytes` when the last checkpoint was begun."""
         self.written_bytes = 0
-        self.applied_checksum = log.head_checksum
         self.replayed = bool(log.head_op)
         """Whether entries may lie above the last checkpoint although nothing was appended in this life."""
         self.closed = False
         self.purging = 0
         """Purges that metadata has committed and this log has not: nothing else is admitted meanwhile."""
+        self.purge_wanted = 0
+        """In a cluster: generation of the last purge that metadata has committed; the primary asks for it."""
+        self.purge_asked = 0
+        """When it asked last, microseconds."""
         self.resume_points: dict[int, Position] = {}
         self.segments_seen = log.segment_count
         self.polled: dict[int, tuple[bytes, int]] = {}
@@ -127,8 +134,9 @@ class PartitionGroup(Group):
 
     @property
     def serving(self) -> bool:
-        """Whether the group has its durable record and takes requests."""
-        return self.replica.status == NORMAL
+        """Whether the group has its durable record and can take part."""
+        replica = self.replica
+        return replica.status == NORMAL or (replica.member is not None and replica.durable_state is not None)
 
     def submit(self, request: Request) -> None:
         """See `Group.submit`; a partition that is being purged, or is gone, makes requests wait or refuses them, and a
@@ -139,7 +147,7 @@ class PartitionGroup(Group):
             request.origin.refused(records.REFUSED_STATUS, DiskFull.code)
         elif self.purging:
             self.waiting.append(request)
-        else:
+        elif self.replica.leads or not self.host.pass_on(self, request):
             Group.submit(self, request)
 
     def resume(self) -> None:
@@ -162,6 +170,14 @@ class PartitionGroup(Group):
         self.polled.clear()
         self.resume()
 
+    def restored(self, checksum: int) -> None:
+        """A transfer put another state in place; its last entry has identity ``checksum``."""
+        self.applied_checksum = checksum
+        self.replayed = True
+        self.resume_points.clear()
+        self.polled.clear()
+        self.segments_seen = self.log.segment_count
+
     def close(self) -> None:
         """The partition is deleted: what waits is refused, what is in flight has an unknown outcome."""
         self.closed = True
@@ -171,6 +187,8 @@ class PartitionGroup(Group):
         waiting, self.waiting = self.waiting, deque()
         for request in waiting:
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
+        if self.transfer is not None:
+            self.transfer.close()
         self.log.close()
 
     def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:

@@ -7,13 +7,14 @@ turns its changes into partitions. Requests of its connections go through `route
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from time import time_ns
 from typing import Any
 
 import attrs
 import trio
 
-from shardsrv._core import HEADER_SIZE, Prepare
+from shardsrv._core import Prepare
 from shardsrv.bus import handover
 from shardsrv.bus._frame import Frame
 from shardsrv.bus.acceptor import format_address
@@ -29,9 +30,11 @@ from shardsrv.shards.clients import Clients
 from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.disk_space import DiskSpace
 from shardsrv.shards.encryption import Cipher
+from shardsrv.shards.forwarding import PeerOrigin, request_of
 from shardsrv.shards.group import Group
-from shardsrv.shards.handed_state import receive_state
+from shardsrv.shards.handed_state import is_state, link_of, read_state, receive_state
 from shardsrv.shards.heartbeats import Heartbeats
+from shardsrv.shards.metadata_copy import MetadataCopy
 from shardsrv.shards.metadata_requests import MetadataRequests
 from shardsrv.shards.node_facts import NodeFacts
 from shardsrv.shards.offset_writes import OffsetWrites
@@ -49,7 +52,7 @@ from shardsrv.shards.routing import Routing
 from shardsrv.shards.segment_deletes import SegmentDeletes
 from shardsrv.shards.session import Session
 from shardsrv.shards.sessions import Sessions
-from shardsrv.shards.shard import HANDOVER_KEY, Shard
+from shardsrv.shards.shard import HANDOVER_KEY, LINKS_KEY, Shard
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.storage import PartitionStorage
 from shardsrv.shards.target import Target
@@ -57,7 +60,11 @@ from shardsrv.shards.targets import Targets
 from shardsrv.shards.topic_defaults import topic_defaults
 from shardsrv.store.group_key import owner_shard
 from shardsrv.vsr.effects import PersistState
+from shardsrv.vsr.events import Request
+from shardsrv.vsr.transfer_effects import Restored
 from shardsrv.wire.constants import EvictionReason, Operation
+from shardsrv.wire.error_codes import ErrorCode
+from shardsrv.wire.forward_headers import ForwardRequestHeader
 
 PARKED_SECONDS = 5.0
 """How long a request waits for a partition that is being made, before it is told that it was not accepted (58)."""
@@ -81,6 +88,7 @@ class PartitionShard(Shard):
         self.poll_bytes_max = config.message_bus.max_message_size // 2
         self.validate_checksum = config.system.partition.validate_checksum
         self.plane = MetadataPlane(MetadataState(), topic_defaults(config))
+        self.copy = MetadataCopy(self.plane, applied=self._metadata_applied, replaced=self._metadata_replaced)
         addresses = {name: format_address(listener.getsockname()) for name, listener in context.listeners.items()}
         self.groups: dict[int, PartitionGroup] = {}
         self.counters = context.shared.counters
@@ -89,12 +97,7 @@ class PartitionShard(Shard):
         self.disk_space = DiskSpace(str(context.data), context.shard_count)
         self._by_slot: dict[int, PartitionGroup] = {}
         self.answers = Answers(self.reactor, self.cluster)
-        self.passwords = Passwords(
-            context.boot.affinity,
-            memory_kib=config.users.argon2_memory // 1024,
-            iterations=config.users.argon2_iterations,
-            lanes=config.users.argon2_parallelism,
-        )
+        self.passwords = Passwords.of(context.boot.affinity, config.users)
         encryption = config.system.encryption
         cipher = Cipher.of(encryption.key) if encryption.enabled else None
         start, step = self.start, self.pump.step
@@ -141,12 +144,18 @@ class PartitionShard(Shard):
             start=start,
             step=step,
         )
-        facts = NodeFacts(str(context.data), addresses)
+        facts = NodeFacts(str(context.data), addresses, context)
         self.clients = Clients(
             self.shard, self.sessions, self.links, lambda client: self.plane.state.memberships_of(client)
         )
         self.routing = Routing(
-            answers=self.answers, targets=self.targets, links=self.links, groups=self.consumer_groups, facts=facts
+            answers=self.answers,
+            targets=self.targets,
+            links=self.links,
+            groups=self.consumer_groups,
+            facts=facts,
+            group_of=self.group_of,
+            shard=self.shard,
         )
         self.reads = Reads(
             answers=self.answers,
@@ -199,12 +208,14 @@ class PartitionShard(Shard):
         self._answered: dict[int, Callable[[memoryview, memoryview], None]] = {
             records.METADATA_REPLY: self.metadata.replied,
             records.ATTACH_REPLY: self.routing.attach_replied,
-            records.COMMITTED: self._committed_record,
+            records.COMMITTED: self.copy.committed,
             records.PARTITION_REPLY: self.writes.replied,
             records.POLL_REPLY: self.polls.poll_replied,
             records.OFFSET_REPLY: self.polls.offset_replied,
             records.CLIENTS_REPLY: self.clients.replied,
             records.UNBIND: self._unbind,
+            records.ROSTER: facts.roster_told,
+            records.RESTORED: self.copy.announced,
         }
         self.storage = PartitionStorage(self)
         self.reconciler = Reconciler(self)
@@ -216,10 +227,11 @@ class PartitionShard(Shard):
 
     async def recover(self) -> dict[str, Any]:
         """See `Shard.recover`."""
-        self.plane.restore(snapshot.decode(await receive_state(self._handover)))
+        payload, self.storage.reconciled_through = await receive_state(self._handover)
+        self.plane.restore(snapshot.decode(payload))
         self._metadata_moved()
         owned = [owned for owned in self.plane.owned() if self.storage.owner(owned.identity) == self.shard]
-        opened = await self.storage.recover(owned)
+        opened = await self.storage.recover(owned, self.plane.op)
         self.start(self.storage.write_table)
         await self.reconciler.adopt(opened)
         await self.reconciler.reconcile_all()
@@ -236,6 +248,8 @@ class PartitionShard(Shard):
     async def serve(self) -> None:
         """See `Shard.serve`: sockets are handed over from now on."""
         self.reactor.watch(self._handover.fileno(), HANDOVER_KEY, False)
+        if self.peering is not None:
+            self.peering.serve(LINKS_KEY)
 
     def in_flight(self) -> int:
         """See `Shard.in_flight`."""
@@ -249,6 +263,7 @@ class PartitionShard(Shard):
             + len(self._parked)
             + self.sessions.verifying
             + self.reads.archiving
+            + (0 if self.peering is None else self.peering.forwarding.in_flight)
             + sum(group.replica.in_flight + len(group.waiting) for group in self.groups.values())
         )
 
@@ -262,15 +277,21 @@ class PartitionShard(Shard):
     def on_wake(self, key: int) -> None:
         """See `_net.Handler`."""
         if key != HANDOVER_KEY:
+            super().on_wake(key)
             return
         while (packet := handover.receive_descriptors(self._handover)) is not None:
             note, (fd,) = packet
-            try:
-                connection = self.reactor.adopt(fd)
-            except NotAccepted:
-                os.close(fd)
+            if is_state(note):
+                self.copy.came(read_state(fd))
                 continue
-            self.sessions.opened(connection, note.decode())
+            peer = link_of(note)
+            try:
+                if peer is None:
+                    self.sessions.opened(self.reactor.adopt(fd), note.decode())
+                elif self.peering is not None:
+                    self.peering.links.adopt(peer, fd)
+            except (NotAccepted, OSError):
+                os.close(fd)
 
     def _register(self, frame: Frame, session: Session, user_id: int) -> None:
         self.metadata.register(frame, session, user_id)
@@ -301,13 +322,19 @@ class PartitionShard(Shard):
         client, session = records.UNBIND_HEAD.unpack(head)
         self.sessions.unbind(client, session)
 
-    def _committed_record(self, head: memoryview, body: memoryview) -> None:
-        """The next committed metadata entry: apply it, then let the reconciler make it true before it is told to be
-        applied."""
-        prepare = Prepare.load(bytes(head[:HEADER_SIZE]) + bytes(body))
-        self.plane.apply(prepare)
-        if len(head) > HEADER_SIZE:
-            self.plane.end_client(bytes(head[HEADER_SIZE:]))
+    def _metadata_replaced(self) -> None:
+        """A whole state took the place of this shard's metadata."""
+        self._metadata_moved()
+        for session in self.sessions.all():
+            if session.bound and session.user_id not in self.plane.state.users:
+                self._end_session(session)
+        self.reconciler.follow_state(self.plane.op)
+
+    def _metadata_applied(self, prepare: Prepare) -> None:
+        """An entry is applied: let the reconciler make it true before it is told to be applied."""
+        if self.peering is not None and prepare.operation == Operation.REGISTER:
+            # The client may be bound on another node now.
+            self.sessions.unbind(prepare.client, prepare.op)
         self._metadata_moved()
         changes = self.consumer_groups.follow(self.plane.take_changes())
         for change in changes:
@@ -322,6 +349,43 @@ class PartitionShard(Shard):
         self.answers.metadata_commit = op
 
     # ------------------------------------------------------------------------------------------------ groups
+
+    def group_at(self, group: int, revision: int) -> Group | None:
+        """See `PeeringHost`."""
+        found = self.groups.get(group)
+        return found if found is not None and found.identity.created_revision == revision else None
+
+    def member_groups(self) -> Iterable[Group]:
+        """See `PeeringHost`."""
+        return self.groups.values()
+
+    def ticked(self, now: int) -> None:
+        """See `PeeringHost`: purges that metadata wants go into the logs of the partitions that this node leads."""
+        self.reconciler.ask_purges(now)
+
+    def forwarded(self, header: ForwardRequestHeader, body: Any, origin: Any) -> None:
+        """See `forwarding.ForwardHost`."""
+        group = self.group_at(header.group, header.created_revision)
+        if group is None:
+            origin.refused(records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_ACCEPTED)
+        else:
+            group.submit(request_of(header, body, origin, time_ns() // 1000))
+
+    def pass_on(self, group: PartitionGroup, request: Request) -> bool:
+        """See `PartitionHost`."""
+        if self.peering is None or isinstance(request.origin, PeerOrigin):
+            return False
+        forwarding = self.peering.forwarding
+        peer = forwarding.primary(group.replica)
+        if peer is not None:
+            forwarding.pass_request(peer, group.replica.identity, request, group.refusal)
+        return peer is not None
+
+    def restored(self, group: Group, effect: Restored) -> None:
+        """See `Shard.restored`."""
+        assert isinstance(group, PartitionGroup)
+        group.restored(effect.checksum)
+        self.publish_counters(group)
 
     def group_of(self, target: Target) -> PartitionGroup | None:
         """The group of a target of this shard; None while it is being made."""
@@ -387,6 +451,8 @@ class PartitionShard(Shard):
         """See `PartitionHost`."""
         if operation == Operation.STORE_CONSUMER_OFFSET:
             self.consumer_groups.stored(group)
+        elif operation == Operation.PURGE_PARTITION:
+            self.reconciler.purge_applied(group)
 
     def partition_rolled(self, group: PartitionGroup) -> None:
         """See `PartitionHost`."""

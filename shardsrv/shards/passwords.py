@@ -6,11 +6,15 @@ exists
 shards of a small machine.
 """
 
+from __future__ import annotations
+
 import os
 
 import trio
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
+
+from shardsrv.config_schema import Users
 
 WORKERS = 2
 USERNAME_LENGTH = range(3, 51)
@@ -27,9 +31,20 @@ class Passwords:
         self._dummy: str | None = None
         self._limiter: trio.CapacityLimiter | None = None
 
-    def hash(self, password: str) -> str:
-        """The PHC string of a password. Takes tens of milliseconds: call it in a thread or before the pump runs."""
-        return self._hasher.hash(password)
+    def hash(self, password: str, salt: bytes | None = None) -> str:
+        """The PHC string of a password, with a random ``salt`` unless one is given (16 bytes). Takes tens of
+        milliseconds: call it in a thread or before the pump runs."""
+        return self._hasher.hash(password, salt=salt)
+
+    @classmethod
+    def of(cls, affinity: frozenset[int], users: Users) -> Passwords:
+        """With the parameters of the section ``users``."""
+        return cls(
+            affinity,
+            memory_kib=users.argon2_memory // 1024,
+            iterations=users.argon2_iterations,
+            lanes=users.argon2_parallelism,
+        )
 
     async def verify(self, stored: str | None, password: str) -> bool:
         """Whether ``password`` matches; ``stored`` None stands for an unknown user and always ends in False."""

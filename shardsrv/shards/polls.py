@@ -182,6 +182,10 @@ class Polls:
     ) -> None:
         """Read and answer; with auto-commit, store the offset first. A group is read by the member that owns the
         partition."""
+        if kind == ConsumerKind.GROUP and not group.replica.leads:
+            # What members have polled is known on the primary alone, and hand-overs wait for it.
+            refuse(ErrorCode.TRANSIENT_NOT_ACCEPTED)
+            return
         if kind == ConsumerKind.GROUP and not self._groups.may_poll(group.identity, key, member):
             answer([RESYNC_POLL], len(RESYNC_POLL))
             return

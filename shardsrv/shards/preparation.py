@@ -5,10 +5,14 @@ read once, because each
 shard makes its own anew while it recovers.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
+from shardsrv.config import Config
+from shardsrv.shards.genesis import Genesis, genesis_of
+from shardsrv.shards.passwords import Passwords
 from shardsrv.store.boot import BootFacts, merge_boot_files, read_boot_files
 from shardsrv.store.disk import Disk, OsDisk, sync_names
 from shardsrv.store.group_key import GroupKey, owner_shard
@@ -27,6 +31,8 @@ class Prepared:
     nameless: int
     """Pairs of the group tables that nobody can name: a group with data and without a record is then in doubt, not
     new."""
+    genesis: Genesis | None = None
+    """How the cluster began; None for a single node."""
 
 
 def prepare(data: Path, shard_count: int, disk: Disk | None = None) -> Prepared:
@@ -41,3 +47,11 @@ def prepare(data: Path, shard_count: int, disk: Disk | None = None) -> Prepared:
     tables = read_tables(disk, directory.shards)
     boot, generation = merge_boot_files(read_boot_files(disk, directory.shards).values())
     return Prepared(boot, generation + 1, merge_tables(tables), len(nameless(tables)))
+
+
+def with_genesis(
+    prepared: Prepared, data: Path, config: Config, environment: Mapping[str, str], affinity: frozenset[int]
+) -> Prepared:
+    """``prepared`` for a node of a cluster. Raises as `genesis_of`."""
+    passwords = Passwords.of(affinity, config.users)
+    return attrs.evolve(prepared, genesis=genesis_of(OsDisk(), str(data), config, environment, passwords))

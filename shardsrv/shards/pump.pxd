@@ -10,6 +10,7 @@ cdef class Pump:
     cdef object _on_record
     cdef list _written
     cdef public object handler
+    cdef public object outlet
     cdef public long long turns
     cdef public double asleep_since
 

@@ -63,6 +63,8 @@ class Pump:
         """What the reactor calls; replaced once by the shard that has connections."""
         self._on_record = on_record
         self._written = written
+        self.outlet: Any = None
+        """Links to other nodes (`bus.replica_links.ReplicaLinks`); None for a node alone."""
         self.turns = 0
         self.asleep_since = 0.0
         """`trio.current_time` when the pump went to sleep; 0 while it is awake."""
@@ -81,6 +83,10 @@ class Pump:
 
     def settle(self) -> None:
         """Write the logs of this turn, then send answers and records."""
+        outlet = self.outlet
+        if outlet is not None:
+            # Other nodes work on an entry while it is written here.
+            outlet.flush()
         written = self._written
         while written:
             groups = written[:]
@@ -88,11 +94,17 @@ class Pump:
             for group in groups:
                 group.flush()
         self._reactor.flush()
+        if outlet is not None:
+            outlet.flush()
         self._links.publish()
 
     def turn(self, timeout_us: int) -> int:
         """One turn; waits up to ``timeout_us`` for something to do. Returns how much there was."""
         links = self._links
+        outlet = self.outlet
+        if outlet is not None and outlet.has_backlog():
+            outlet.receive()
+            timeout_us = 0
         if links.may_sleep():
             worked = self._reactor.poll(0 if self._reactor.has_backlog() else timeout_us, self.handler)
             links.wake.awake()
@@ -114,11 +126,16 @@ class Pump:
             else:
                 quiet += 1
 
+    def _has_backlog(self) -> bool:
+        """Whether there is something to do that no descriptor tells."""
+        outlet = self.outlet
+        return self._links.has_waiting() or self._reactor.has_backlog() or (outlet is not None and outlet.has_backlog())
+
     async def run(self) -> None:
         """The task: until cancelled."""
         wake = self._links.wake
         while True:
-            if self._links.may_sleep() and not self._links.has_waiting() and not self._reactor.has_backlog():
+            if self._links.may_sleep() and not self._has_backlog():
                 self.asleep_since = trio.current_time()
                 await trio.lowlevel.wait_readable(self._reactor.epoll_fd)
                 self.asleep_since = 0.0

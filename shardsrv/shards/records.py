@@ -31,6 +31,8 @@ CLIENTS_REPLY: Final = 12
 UNBIND: Final = 13
 ATTACH_REQUEST: Final = 14
 ATTACH_REPLY: Final = 15
+ROSTER: Final = 16
+RESTORED: Final = 17  # head: the op of a state that takes the place of entries; the state comes as a memfd
 
 # How a request ended (`MetadataReply.outcome`, `PartitionReply.outcome`).
 DONE: Final = 0
@@ -249,6 +251,9 @@ ATTACH_REQUEST_HEAD = struct.Struct("<Q16sQI")
 
 ATTACH_REPLY_HEAD = struct.Struct("<QB")
 """Shard 0 -> home shard: token, whether it may."""
+
+ROSTER_HEAD = struct.Struct("<bI")
+"""Head of ROSTER, shard 0 -> all: the node that leads the metadata (-1: nobody known), a bit for each node reached."""
 
 UNBIND_HEAD = struct.Struct("<16sQ")
 """Head of UNBIND: the client id and the session that took its place."""

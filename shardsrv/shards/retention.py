@@ -119,7 +119,7 @@ class Retention:
         """One round for one partition. A fault of its disk ends the round of this partition only."""
         async with self._turn:
             try:
-                plan = await self._plan(group, time.time_ns() // 1000)
+                plan = await self._plan(group, time.time_ns() // 1000) if group.replica.leads else None
                 if plan is not None:
                     await self._truncate(group, plan, self._request(ZERO_ID, plan))
                 elif not group.closed and self._host.storage.droppable(group):
@@ -254,6 +254,7 @@ class Retention:
             or group.closed
             or group.purging
             or group.waiting
+            or not group.replica.leads
             or not group.replica.can_accept
             or not self._host.admission.open
         ):

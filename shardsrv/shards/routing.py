@@ -1,10 +1,10 @@
 """Routing to the primary: codes 14, 103, 104 and 123 (wire-0.11.md 1.2, 1.3).
 
 Clients of the released generation send them when the roster has more than one node; a node alone answers them all the
-same: it is the primary
-of everything. A connection that is *attached* polls and stores offsets as the group member whose session it names; it
-neither makes a membership nor prolongs
-one. Whether it may is asked of shard 0, which has the client table.
+same: it is the primary of everything. In a cluster the answer names the node that leads the partition, as far as this
+shard knows: for partitions of other shards the one that leads the metadata, which mostly is the same. A connection that
+is *attached* polls and stores offsets as the group member whose session it names; it neither makes a membership nor
+prolongs one. Whether it may is asked of shard 0, which has the client table.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,12 @@ from shardsrv.shards.answers import Answers
 from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.links import Links
 from shardsrv.shards.node_facts import NodeFacts
+from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.session import Session
+from shardsrv.shards.target import Target
 from shardsrv.shards.targets import Targets
+from shardsrv.vsr.quorum import primary_of
+from shardsrv.vsr.status import NORMAL
 from shardsrv.wire.constants import ConsumerKind
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.messages import GetPollRouting
@@ -31,13 +35,23 @@ class Routing:
     """See the module. Its requests raise `DecodeError` and `RequestRefused`, which `Reads` answers."""
 
     def __init__(
-        self, *, answers: Answers, targets: Targets, links: Links, groups: ConsumerGroups, facts: NodeFacts
+        self,
+        *,
+        answers: Answers,
+        targets: Targets,
+        links: Links,
+        groups: ConsumerGroups,
+        facts: NodeFacts,
+        group_of: Callable[[Target], PartitionGroup | None],
+        shard: int,
     ) -> None:
         self._answers = answers
         self._targets = targets
         self._links = links
         self._groups = groups
         self._facts = facts
+        self._group_of = group_of
+        self._shard = shard
         self._waiting: dict[int, tuple[Frame, Session, bytes]] = {}
         self._token = 0
 
@@ -94,5 +108,17 @@ class Routing:
                 raise RequestRefused(ErrorCode.CONSUMER_GROUP_ID_NOT_FOUND)
             if not owns(group, session.member, target.identity.partition):
                 raise RequestRefused(ErrorCode.CONSUMER_GROUP_PARTITION_NOT_OWNED, partition=target.identity.partition)
+        primary = self._primary(target)
+        if primary is None:
+            raise RequestRefused(ErrorCode.TRANSIENT_NOT_ACCEPTED)
         record = AttachRecord(session.client, session.number, self._answers.metadata_commit)
-        self._answers.read(frame, RoutingReply(record, self._facts.node).encode())
+        self._answers.read(frame, RoutingReply(record, self._facts.nodes[primary]).encode())
+
+    def _primary(self, target: Target) -> int | None:
+        """The node that leads a partition; None while nobody is known to."""
+        if target.owner != self._shard:
+            return self._facts.leader
+        group = self._group_of(target)
+        if group is None or group.replica.status != NORMAL:
+            return None
+        return primary_of(group.replica.view, len(self._facts.nodes))

@@ -7,7 +7,7 @@ within the deadline), *close* (sync, checkpoint, clean mark).
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -21,15 +21,20 @@ from shardsrv.shards.control import ControlMessage, ExitCode
 from shardsrv.shards.garbage import collect_idle, collect_rarely
 from shardsrv.shards.group import Admission, Group
 from shardsrv.shards.links import Links
+from shardsrv.shards.peering import Peering
 from shardsrv.shards.pump import Pump
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.syncer import Syncer
+from shardsrv.shards.transfers import Transfers
 from shardsrv.store.disk import Disk, OsDisk
 from shardsrv.store.layout import DataDirectory
 from shardsrv.vsr.effects import PersistState, Send
+from shardsrv.vsr.transfer_effects import Restored
+from shardsrv.wire.forward_headers import ForwardRequestHeader
 
 WAKE_KEY = 0
 HANDOVER_KEY = 1
+LINKS_KEY = 2
 
 DRAIN_POLL = 0.005
 """Seconds between two looks at what is still in flight while a shard drains; the shard stops receiving, so nothing
@@ -90,6 +95,9 @@ class Shard:
         self._stop = trio.Event()
         self._deadline = 0.0
         self.draining = False
+        self.peering: Peering | None = Peering(self) if self.config.cluster.enabled else None
+        """The other nodes; None for a node alone."""
+        self.transfers = Transfers(self)
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -110,6 +118,8 @@ class Shard:
                 self.context.control.ready(**facts)
             await self._stop.wait()
             clean = self._ready and await self._drain()
+            if self.peering is not None and self._ready:
+                self.pump.step(self.resign)
             nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             if self._ready:
@@ -185,7 +195,8 @@ class Shard:
 
     def send_frame(self, group: Group, effect: Send) -> None:
         """See `group.Host`: only groups of several members send frames."""
-        raise NotImplementedError
+        assert self.peering is not None, "a node alone has nobody to send to"
+        self.peering.send(effect)
 
     def lower_frontier(self, group: Group, op: int) -> None:
         """See `group.Host`."""
@@ -203,6 +214,36 @@ class Shard:
 
     def transfer_effect(self, group: Group, effect: Any) -> None:
         """See `group.Host`: only groups of several members transfer."""
+        if type(effect) is Restored:
+            self.restored(group, effect)
+        else:
+            self.transfers.carry_out(group, effect)
+
+    def restored(self, group: Group, effect: Restored) -> None:
+        """A transfer put another state in place of the group's: whoever follows it compares it whole."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------ other nodes
+
+    def group_at(self, group: int, revision: int) -> Group | None:
+        """See `PeeringHost`."""
+        raise NotImplementedError
+
+    def member_groups(self) -> Iterable[Group]:
+        """See `PeeringHost`."""
+        raise NotImplementedError
+
+    def ticked(self, now: int) -> None:
+        """See `PeeringHost`."""
+        raise NotImplementedError
+
+    def resign(self) -> None:
+        """Let other nodes lead what this one led: nothing is in flight any more."""
+        for group in self.member_groups():
+            group.resign()
+
+    def forwarded(self, header: ForwardRequestHeader, body: Any, origin: Any) -> None:
+        """See `forwarding.ForwardHost`."""
         raise NotImplementedError
 
     def after_sync(self) -> None:
@@ -225,6 +266,8 @@ class Shard:
 
     def on_wake(self, key: int) -> None:
         """See `_net.Handler`: the wake descriptor only ends a sleep, records are drained at the start of each turn."""
+        if key == LINKS_KEY:
+            self.pump.outlet.receive()
 
     def on_record(self, sender: int, kind: int, head: memoryview, body: memoryview) -> None:
         """A record of a lane."""

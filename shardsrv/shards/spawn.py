@@ -67,6 +67,11 @@ class ShardContext:
     """What the supervisor read of the data directory before the fork (`preparation.Prepared`)."""
 
     @property
+    def nodes(self) -> int:
+        """How many nodes the cluster has; 1 for a node alone."""
+        return len(self.config.cluster.nodes) if self.config.cluster.enabled else 1
+
+    @property
     def cluster(self) -> bytes:
         """The 16 bytes that stand for the cluster on the wire and on disk."""
         return cluster_id(self.config.cluster.name)

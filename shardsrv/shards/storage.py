@@ -13,63 +13,39 @@ Invariants:
 """
 
 import os
-import secrets
 import shutil
 from itertools import pairwise
 from typing import Any, Protocol
 
-import attrs
-import structlog
 import trio
 
 from shardsrv.bus._memory import Counters
-from shardsrv.config import Config
-from shardsrv.errors import DecodeError, DiskFault, ShardsrvError
+from shardsrv.errors import DiskFault, ShardsrvError
 from shardsrv.plane.metadata.plane import OwnedPartition
 from shardsrv.plane.metadata.state import PartitionIdentity
-from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.shards.group import lower_frontier
-from shardsrv.shards.partition_group import PartitionGroup, PartitionHost
+from shardsrv.shards.member_facts import boot_entry
+from shardsrv.shards.opening import Opened, OpeningHost, PartitionOpener, key_of
+from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.pump import Pump
-from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.syncer import Syncer
-from shardsrv.store.boot import BootEntry, BootRecord
-from shardsrv.store.checkpoint import Checkpoint, checkpoint_fault
-from shardsrv.store.descriptors import DescriptorPool
-from shardsrv.store.disk import Disk, sync_names
-from shardsrv.store.faults import PartitionLost, SuperblockUndecodable, SuperblockUnreadable
-from shardsrv.store.group_key import GroupKey, owner_shard
-from shardsrv.store.groups import GroupRecord, GroupTable
-from shardsrv.store.incoming import finish_swap
-from shardsrv.store.index import IndexCache
-from shardsrv.store.layout import DataDirectory
-from shardsrv.store.log import PrepareLog
-from shardsrv.store.log_opening import LogFacts
-from shardsrv.store.log_walk import ResumePoint
-from shardsrv.store.record import Empty, Present, Unreadable
-from shardsrv.store.segment import GroupIdentity as LogIdentity
+from shardsrv.store.boot import BootRecord
+from shardsrv.store.disk import sync_names
+from shardsrv.store.group_key import METADATA, GroupKey, owner_shard
+from shardsrv.store.groups import GroupTable
 from shardsrv.store.set_aside import asides
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed
-from shardsrv.vsr.policy import partition_policy
-from shardsrv.vsr.replica import GroupIdentity, Replica
-from shardsrv.vsr.state import VsrState
 
 
-class StorageHost(PartitionHost, Protocol):
+class StorageHost(OpeningHost, Protocol):
     """What storage needs of its shard."""
 
-    context: ShardContext
-    config: Config
-    cluster: bytes
     shard: int
-    disk: Disk
-    directory: DataDirectory
     pump: Pump
     syncer: Syncer
     counters: Counters
     groups: dict[int, PartitionGroup]
-    log: structlog.stdlib.BoundLogger
 
     def start(self, task: Any, *arguments: Any) -> None:
         """Run a task beside the pump."""
@@ -78,26 +54,12 @@ class StorageHost(PartitionHost, Protocol):
         """Write the group's slot of the counters page."""
 
 
-@attrs.define(slots=True, eq=False)
-class Opened:
-    """A partition that was opened, and the effects with which its replica starts."""
-
-    group: PartitionGroup
-    effects: list[Any]
-
-
-def key_of(identity: PartitionIdentity) -> GroupKey:
-    """The name of a partition in tables and boot records."""
-    return GroupKey(identity.stream, identity.topic, identity.partition, identity.created_revision)
-
-
 class PartitionStorage:
     """See the module."""
 
     def __init__(self, host: StorageHost) -> None:
         self._host = host
-        self._pool = DescriptorPool(host.disk)
-        self._indexes = IndexCache()
+        self._opener: PartitionOpener
         self._table: GroupTable
         self._boot: BootRecord
         self._states: dict[PartitionGroup, PersistState] = {}
@@ -108,29 +70,28 @@ class PartitionStorage:
         self._checkpoint_done = trio.Event()
         self.doubtful: dict[PartitionIdentity, ShardsrvError] = {}
         """Partitions that are not served, and why."""
+        self.reconciled_through = 0
+        """The metadata op up to which every partition had its directory here when this life began."""
 
     # ------------------------------------------------------------------------------------------------ opening
 
-    async def recover(self, owned: list[OwnedPartition]) -> list[Opened]:
-        """Open every partition of this shard; runs before the pump."""
+    async def recover(self, owned: list[OwnedPartition], op: int) -> list[Opened]:
+        """Open every partition of this shard, as of metadata entry ``op``; runs before the pump."""
         host = self._host
         host.disk.mkdir(host.directory.partitions)
         self._table = GroupTable.open(host.disk, host.directory.group_table(host.shard))
+        self._opener = PartitionOpener(host, self._table, self.reconciled_through)
         opened = await trio.to_thread.run_sync(self._open_all, owned)
-        entries = [
-            BootEntry(
-                key_of(item.group.identity),
-                item.group.log.synced_op,
-                item.group.log.head_checksum,
-                item.group.log.head_op,
-            )
-            for item in opened
-        ]
+        entries = [boot_entry(key_of(item.group.identity), item.group.replica, item.group.log) for item in opened]
         # What is known of a partition in doubt stays known: without it the next start would take its rot for a torn
         # tail.
         for identity in self.doubtful:
             facts = host.context.prepared.boot.get(key_of(identity))
             if facts is not None:
+                entries.append(facts.carried(host.context.boot.kernel_boot_id))
+        # So does what is known of one that metadata has yet to commit again.
+        for key, facts in host.context.prepared.boot.items():
+            if key != METADATA and key.created_revision > op and self._owns(key):
                 entries.append(facts.carried(host.context.boot.kernel_boot_id))
         self._boot = BootRecord.create(
             host.disk,
@@ -145,7 +106,7 @@ class PartitionStorage:
         opened = []
         for partition in owned:
             try:
-                opened.append(self._open(partition))
+                opened.append(self._opener.open(partition))
             except ShardsrvError as error:
                 self._doubt(partition.identity, error)
         return self._names_durable(opened)
@@ -174,97 +135,6 @@ class PartitionStorage:
     def _doubt(self, identity: PartitionIdentity, error: ShardsrvError) -> None:
         self.doubtful[identity] = error
         self._host.log.error("partition is not served", partition=str(identity), error=str(error))
-
-    def _open(self, owned: OwnedPartition) -> Opened:
-        """Open or make one partition. Raises the doubt that keeps it from being served."""
-        host, identity = self._host, owned.identity
-        key = key_of(identity)
-        path = host.directory.partition(*key)
-        record = self._table.records().get(key)
-        state = self._state_of(record, path)
-        if state is not None and not host.disk.exists(path):
-            raise PartitionLost(path, identity.created_revision, 0)
-        config = host.config.partition
-        plane = PartitionPlane(
-            identity.stream,
-            identity.topic,
-            identity.partition,
-            dedup_size=config.deduplication_window_ops,
-            consumer_offsets_max=config.consumer_offsets_max,
-        )
-        slots = Checkpoint(host.disk, path)
-        finish_swap(host.disk, path, slots.write)
-        saved = slots.read()
-        op = checksum = timestamp = 0
-        if isinstance(saved, Unreadable):
-            raise checkpoint_fault(path, saved)
-        if isinstance(saved, Present):
-            op, checksum, timestamp = plane.restore(saved.payload)
-        replica = Replica.recover(
-            GroupIdentity(host.cluster, key.group, identity.created_revision, host.context.node),
-            partition_policy(config.prepare_queue_depth),
-            plane,
-            state,
-            op=op,
-            checksum=checksum,
-            timestamp=timestamp,
-        )
-        boot = host.context.prepared.boot.get(key)
-        facts = boot.log_facts(host.context.boot.kernel_boot_id, 1) if boot is not None else LogFacts()
-        log, recovery = PrepareLog.open(
-            host.disk,
-            path,
-            LogIdentity(host.cluster, key.group, identity.created_revision),
-            segment_size=owned.settings.segment_size,
-            resume=ResumePoint(op, checksum, plane.next_offset, plane.purge_op, plane.purge_generation) if op else None,
-            facts=facts,
-            on_prepare=replica.replay,
-            preallocate=owned.settings.preallocate_segments,
-            validate=host.config.system.partition.validate_checksum,
-            pool=self._pool,
-            indexes=self._indexes,
-        )
-        if state is None and log.head_op:
-            raise SuperblockUnreadable(self._table.path, f"the log of {identity} has entries and no record", None, None)
-        if recovery.cut_op is not None:
-            host.log.warning(
-                "log cut",
-                partition=str(identity),
-                op=recovery.cut_op,
-                bytes=recovery.cut_bytes,
-                why=recovery.row,
-                detail=recovery.detail,
-            )
-        if log.dirty:
-            plan = log.sync_plan()
-            plan.run()
-            log.mark_synced(plan)
-        group = PartitionGroup(
-            host,
-            identity,
-            replica,
-            plane,
-            log,
-            counter_slot=owned.slot,
-            settings=owned.settings,
-            checkpoint=slots,
-        )
-        return Opened(group, replica.start(secrets.randbits(128)))
-
-    def _state_of(self, record: GroupRecord | None, path: str) -> VsrState | None:
-        """The state of a record; None when there is none. Raises for a record that cannot be trusted."""
-        if record is None or isinstance(record.outcome, Empty):
-            if self._host.context.prepared.nameless and self._host.disk.exists(path):
-                raise SuperblockUnreadable(
-                    path, "a record of the group table cannot be read and may be this partition's", None, None
-                )
-            return None
-        if isinstance(record.outcome, Unreadable):
-            raise SuperblockUnreadable(path, record.outcome.reason, None, record.outcome.version)
-        try:
-            return VsrState.decode(record.state)
-        except DecodeError as error:
-            raise SuperblockUndecodable(path, error.what, error.expected, error.found) from error
 
     # ------------------------------------------------------------------------------------------------ the group table
 
@@ -368,7 +238,17 @@ class PartitionStorage:
     async def checkpoint(self, group: PartitionGroup) -> None:
         """Encode, wait until what was encoded is synced, write, then let go of segments without a readable message.
         Raises `DiskFault`."""
+        if not group.take_snapshots():
+            return  # a transfer is putting another state in place
+        try:
+            await self._checkpoint(group)
+        finally:
+            group.leave_snapshots()
+
+    async def _checkpoint(self, group: PartitionGroup) -> None:
         op, payload = group.plane.applied_op, group.plane.checkpoint(group.applied_checksum)
+        if op == 0:
+            return
         floor = self._floor(group, op)
         while group.log.synced_op < op and group.fault is None and not group.closed:
             self._host.syncer.urgent(group)
@@ -414,9 +294,10 @@ class PartitionStorage:
         self._freed.extend(keys)
         self._table_work.set()
 
-    def strays(self, owned: set[GroupKey]) -> list[GroupKey]:
-        """Records of this shard that metadata does not know: partitions deleted before a crash."""
-        return [key for key in self._table.records() if key not in owned]
+    def strays(self, owned: set[GroupKey], op: int) -> list[GroupKey]:
+        """Records of this shard that metadata of entry ``op`` does not know: partitions deleted before a crash. What
+        was created later is none: in a cluster a node may come back with more partitions than committed metadata."""
+        return [key for key in self._table.records() if key not in owned and key.created_revision <= op]
 
     async def close(self) -> bool:
         """After the last sync: checkpoints of all that changed, then the clean mark. False when something is not
@@ -434,6 +315,9 @@ class PartitionStorage:
         if clean:
             await trio.to_thread.run_sync(self._boot.mark_clean)
         return clean
+
+    def _owns(self, key: GroupKey) -> bool:
+        return owner_shard(key.group, self._host.context.shard_count) == self._host.shard
 
     def owner(self, identity: PartitionIdentity) -> int:
         """The shard that owns a partition."""

@@ -86,6 +86,9 @@ def complain(text: str) -> None:
 def _run(config: Config, options: Options) -> Stopped:
     if options.node != 0 and not config.cluster.enabled:
         raise ConfigurationError("--node", options.node, "a single node is node 0 (cluster.enabled is false)")
+    if config.cluster.enabled and options.node >= len(config.cluster.roster):
+        reason = f"no table of cluster.nodes has this replica_id; there are {len(config.cluster.roster)}"
+        raise ConfigurationError("--node", options.node, reason)
     check_root_credentials(options.environment)
     plan = cpu.plan(
         config.system.sharding.cpu_allocation,
@@ -119,19 +122,22 @@ def _run_in(directory: ClaimedDirectory, config: Config, options: Options, plan:
         logger.info(f"Logging initialized, logs will be stored at: {log_file.path.parent}")
     if options.fresh:
         logger.warning("--fresh: the data directory was emptied")
+    if config.cluster.enabled and not config.cluster.auth.enabled:
+        logger.warning("cluster.auth.enabled is false: whoever reaches the replica port may join the cluster")
     if plan.reason:
         logger.info("shards are not bound to cores", reason=plan.reason)
     patience = PORT_PATIENCE_SECONDS if directory.after_crash else 0.0
-    listeners = bind_all(config, {}, patience=patience)
+    listeners = bind_all(config, {}, patience=patience, node=options.node)
+    boot = boot_facts()
     facts = NodeFacts(
         node=options.node,
         config=config,
         data=directory.path,
         plan=plan,
-        boot=boot_facts(),
+        boot=boot,
         entry=options.entry or load_entry(),
         make_shared=lambda: (options.make_shared or make_shared)(plan.shard_count, config),
-        prepare=lambda: (options.prepare or prepare)(directory.path, plan.shard_count),
+        prepare=lambda: prepared(directory.path, config, options, plan.shard_count, boot.affinity),
         logger=logger,
         say=logs.say,
         tidy=lambda: tidy(log_file, logger),
@@ -166,7 +172,7 @@ def _live(facts: NodeFacts, signals: Signals, listeners: dict[str, socket.socket
         facts.logger.warning("starting the node again", generation=generation, delay_seconds=delay)
         if _stop_asked_within(signals, delay):
             return Stopped(ExitCode.UNCLEAN_STOP, "stopped between a crash and the restart; the next start recovers")
-        listeners = bind_all(facts.config, addresses, patience=PORT_PATIENCE_SECONDS)
+        listeners = bind_all(facts.config, addresses, patience=PORT_PATIENCE_SECONDS, node=facts.node)
 
 
 def _after_death(policy: RestartPolicy, died: Died) -> float:
@@ -209,6 +215,16 @@ def prepare(data: Path, shard_count: int) -> Any:
     from shardsrv.shards import preparation
 
     return preparation.prepare(data, shard_count)
+
+
+def prepared(data: Path, config: Config, options: Options, shard_count: int, affinity: frozenset[int]) -> Any:
+    """What every shard gets of the life before; in a cluster also how it began."""
+    from shardsrv.shards import preparation
+
+    found = (options.prepare or prepare)(data, shard_count)
+    if not config.cluster.enabled:
+        return found
+    return preparation.with_genesis(found, data, config, options.environment, affinity)
 
 
 def make_shared(shard_count: int, config: Config) -> Any:

@@ -18,10 +18,12 @@ from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.plane import MetadataPlane, OwnedPartition
 from shardsrv.plane.metadata.state import MetadataState, PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
+from shardsrv.shards import member_facts
+from shardsrv.shards.member_facts import boot_entry
 from shardsrv.shards.metadata_transfer import MetadataTransferDriver
 from shardsrv.shards.partition_transfer import PartitionTransferDriver
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup
-from shardsrv.store.boot import BootEntry, BootRecord, merge_boot_files, read_boot_files
+from shardsrv.store.boot import BootRecord, merge_boot_files, read_boot_files
 from shardsrv.store.checkpoint import Checkpoint, checkpoint_fault
 from shardsrv.store.disk import sync_names
 from shardsrv.store.faults import (
@@ -172,7 +174,7 @@ def _open_metadata(node: Node, state: VsrState | None, lost: bool) -> MetadataSi
         directory.boot_record(0),
         node.boot_id,
         node.generation,
-        [entry_of(METADATA, replica, log)],
+        [boot_entry(METADATA, replica, log)],
     )
     node.checkpoint_op = saved.op
     group = MetadataSimGroup(node, METADATA, replica, plane, log)
@@ -187,7 +189,7 @@ def open_tables(node: Node, owned: list[OwnedPartition]) -> list[PartitionSimGro
     """Open the group table and every partition of ``owned``. Partitions in doubt are kept in ``node.doubtful``."""
     node.table = GroupTable.open(node.disk, node.directory.group_table(SHARD))
     opened = open_partitions(node, owned)
-    entries = [entry_of(group.key, group.replica, group.log) for group in opened]
+    entries = [boot_entry(group.key, group.replica, group.log) for group in opened]
     # What is known of a partition in doubt stays known.
     for identity in node.doubtful:
         facts = node.boot_facts.get(key_of(identity))
@@ -282,7 +284,7 @@ def _open(node: Node, owned: OwnedPartition, state: VsrState | None, lost: bool)
         op=op,
         checksum=checksum,
         timestamp=timestamp,
-        disk=DiskFacts(lost=True) if lost else disk_facts(node, key, state is None, recovery),
+        disk=DiskFacts(lost=True) if lost else disk_facts(node, key, state is None, recovery, owned.created_view),
         nonces=node.nonces(),
         transfer=transfer_of(node, key),
     )
@@ -331,32 +333,13 @@ def transfer_of(node: Node, key: GroupKey) -> GroupTransfer | None:
     return GroupTransfer(limits, node.nonces().draw)
 
 
-def disk_facts(node: Node, key: GroupKey, first: bool, recovery: LogRecovery) -> DiskFacts:
-    """What opening the log means for trust. Of a partition that lost power nobody knows what it had acknowledged; what
-    metadata acknowledges is synced, so only rot below the frontier can have taken any of it."""
-    boot = node.boot_facts.get(key)
+def disk_facts(node: Node, key: GroupKey, first: bool, recovery: LogRecovery, born_view: int = 0) -> DiskFacts:
+    """What opening the log means for trust; a member with a new disk has lost everything."""
     if node.wiped:
         return DiskFacts(lost=True)
-    if boot is None:
-        return DiskFacts(fresh=first, clean=first, same_boot=False, head_op=0 if first else 1 << 62)
-    same_boot = boot.head.boot_id == node.boot_id
-    synced = boot.entry.synced_op
-    rot = recovery.cut_op is not None and recovery.cut_op <= synced
-    unknown = key != METADATA and not same_boot
-    return DiskFacts(
-        clean=boot.head.clean,
-        same_boot=same_boot and not rot,
-        fenced=boot.entry.fenced,
-        synced_op=synced,
-        head_op=1 << 62 if unknown else synced,
-        cut=rot or (recovery.cut_op is not None and key != METADATA),
+    return member_facts.disk_facts(
+        key, node.boot_facts.get(key), node.boot_id, recovery, first=first, born_view=born_view
     )
-
-
-def entry_of(key: GroupKey, replica: Replica, log: PrepareLog) -> BootEntry:
-    """The entry of an opened group: a suspect stays marked until it is trusted again."""
-    suspect = replica.member is not None and replica.member.suspect
-    return BootEntry(key, log.synced_op, log.head_checksum, log.head_op, suspect)
 
 
 def _replay(node: Node, key: GroupKey, replica: Replica, plane: Any, op: int, entries: list[Prepare]) -> None:

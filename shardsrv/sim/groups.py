@@ -15,7 +15,6 @@ from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.shards import records
 from shardsrv.shards.group import Group
-from shardsrv.shards.transfer_driver import TransferDriver
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.faults import LogFenced
 from shardsrv.store.group_key import METADATA, GroupKey
@@ -24,7 +23,6 @@ from shardsrv.store.log_sync import SyncPlan
 from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.events import PersistFailed, Request
 from shardsrv.vsr.replica import Replica
-from shardsrv.vsr.transfer_install import CHECKPOINT
 from shardsrv.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -35,15 +33,12 @@ class SimGroup(Group):
     """A group on ``host``. ``durable_view`` is the view of the superblock record that the disk holds."""
 
     __slots__ = (
-        "applied_checksum",
         "checkpointed_at",
         "checkpointing",
         "closed",
         "durable_view",
         "key",
         "plane",
-        "ticks_due",
-        "transfer",
     )
 
     host: Node
@@ -53,12 +48,9 @@ class SimGroup(Group):
         super().__init__(host, replica, log)
         self.key = key
         self.plane = plane
-        self.applied_checksum = log.head_checksum
         self.checkpointed_at = 0
         self.checkpointing = False
-        self.transfer: TransferDriver | None = None
         self.closed = False
-        self.ticks_due = 0
         state = replica.durable_state
         self.durable_view = -1 if state is None else state.view
 
@@ -75,16 +67,6 @@ class SimGroup(Group):
         super().state_persisted(token, state)
         if self.waiting:
             self.resume()
-
-    def take_snapshots(self) -> bool:
-        """Become the one who writes checkpoint and pairing; False while a transfer is installed."""
-        member = self.replica.member
-        return member is None or member.transfer.snapshots.take(CHECKPOINT)
-
-    def leave_snapshots(self) -> None:
-        """Be done with it."""
-        if self.replica.member is not None:
-            self.replica.member.transfer.snapshots.leave(CHECKPOINT)
 
     def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
         """See `Group.synced`; a round that was under way when the partition was deleted has nothing to tell."""

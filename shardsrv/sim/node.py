@@ -17,11 +17,8 @@ from shardsrv.sim.node_base import Crash
 from shardsrv.sim.node_follow import NodeFollow
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.vsr.effects import PersistState
-from shardsrv.vsr.events import Request, Tick
+from shardsrv.vsr.events import Request
 from shardsrv.vsr.replica import NORMAL
-
-QUIET_TICKS: Final = 5
-"""Ticks that a quiet group may be told at once; the shortest heartbeat is ten."""
 
 RECONCILED_EVERY: Final = 16
 """Metadata ops between two records of how far the partitions of this member are made."""
@@ -94,9 +91,9 @@ class Node(NodeFollow):
         now = self.clock.wall()
         assert self.metadata is not None
         metadata = self.metadata
-        self._tick_group(metadata, now)
+        metadata.tick(now)
         for group in list(self.groups.values()):
-            self._tick_group(group, now)
+            group.tick(now)
             if group.purging:
                 self._ask_purge(group)
         if metadata.plane.op >= self.reconciled_through + RECONCILED_EVERY and metadata.replica.status == NORMAL:
@@ -105,15 +102,6 @@ class Node(NodeFollow):
         self._resume_waiting()
         self._checkpoints()
         self._settle()
-
-    def _tick_group(self, group: SimGroup, now: int) -> None:
-        """One tick; a group for which nothing is due hears of a few at once."""
-        due = group.ticks_due + 1
-        if due < QUIET_TICKS and group.replica.quiet:
-            group.ticks_due = due
-            return
-        group.ticks_due = 0
-        group.deliver(Tick(now, due))
 
     # --- frames ----------------------------------------------------------------------------------------------------
 

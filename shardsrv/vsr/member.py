@@ -57,6 +57,7 @@ class Member:
         "acked_op",
         "asked",
         "asked_view",
+        "born_view",
         "canonical",
         "canonical_low",
         "count",
@@ -109,6 +110,8 @@ class Member:
         self.suspect = judge(self.count, disk) == SUSPECT
         self.lost = disk.lost
         self.fresh = disk.fresh
+        # Who lost what it held may have been in later views: it claims none.
+        self.born_view = 0 if disk.lost else disk.born_view
         self.nonces = nonces or Nonces(identity.replica)
         self.nonce = self.nonces.draw()
         self.probes = 0
@@ -171,7 +174,8 @@ def committed_so_far(replica: Any) -> list[Any]:
 
 
 def started(replica: Any, out: list[Any]) -> None:
-    """Put a member into service: a group that was never anywhere starts in view 0, any other asks for the view.
+    """Put a member into service: a group that was never anywhere starts in the view it was born in, any other asks for
+    the view.
 
     A record of the superblock speaks of commits that were applied, so its lower bound holds for the own log.
     """
@@ -182,7 +186,7 @@ def started(replica: Any, out: list[Any]) -> None:
         m.incarnations[replica.identity.replica] = replica.wanted_state.incarnation
         replica.write_state(out)
     else:
-        m.fresh = m.fresh and not m.lost and replica.head_op == 0 and state.view == 0
+        m.fresh = m.fresh and not m.lost and replica.head_op == 0 and state.view == m.born_view
         m.incarnations[replica.identity.replica] = state.incarnation
         _take_record(replica, state, out)
     if not m.fresh:
@@ -203,7 +207,7 @@ def _take_record(replica: Any, state: Any, out: list[Any]) -> None:
 
 
 def _begin(replica: Any) -> None:
-    """Take part in view 0 of a new group."""
+    """Take part in the first view of a new group."""
     m = replica.member
     m.fresh = False
     replica.status = NORMAL

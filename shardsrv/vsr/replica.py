@@ -102,8 +102,9 @@ class Replica:
         self._always_synced = policy.always_synced
         self.status = RECOVERING
         self.fence_reason = ""
-        self.view = state.view if state is not None else 0
-        self.log_view = state.log_view if state is not None else 0
+        first = 0 if member is None else member.born_view
+        self.view = state.view if state is not None else first
+        self.log_view = state.log_view if state is not None else first
         self.leads = member is None and primary_of(self.view, identity.replica_count) == identity.replica
         self.head_op = op
         self.head_checksum = checksum
@@ -181,14 +182,8 @@ class Replica:
         """
         out: list[Any] = []
         if self.durable_state is None:
-            identity = self.identity
-            self.wanted_state = VsrState(
-                cluster=identity.cluster,
-                replica_id=identity.replica,
-                replica_count=identity.replica_count,
-                commit_max=self.commit_min,
-                incarnation=incarnation,
-            )
+            own = (self.identity.cluster, self.identity.replica, self.identity.replica_count)
+            self.wanted_state = VsrState(*own, self.view, self.log_view, self.commit_min, incarnation=incarnation)
         if self.member is not None:
             members.started(self, out)
         elif self.durable_state is None:

@@ -43,6 +43,8 @@ class DiskFacts:
         synced_op: entries up to here were synced when the group last ran.
         head_op: the highest entry that the group may have acknowledged when it last ran.
         fresh: the group was just created here, with or without its first record, and never ran on this node.
+        born_view: the view that a new group begins in, the same on every member: whoever leads it then is the one that
+            its creator was told. No member was ever in an earlier one.
         cut: bytes of the log were cut away when it was opened, or a part of it is damaged.
     """
 
@@ -54,6 +56,7 @@ class DiskFacts:
     head_op: int = 0
     fresh: bool = False
     cut: bool = False
+    born_view: int = 0
 
 
 _Row = tuple[tuple[bool | None, ...], str]

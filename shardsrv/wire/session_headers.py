@@ -1,8 +1,10 @@
 """Headers that a node sends the metadata primary on behalf of a client, and the frames of the replica handshake.
 
 The four session frames are sealed like every control frame. The three handshake frames are not: they come before
-anything is agreed, and are authenticated by keyed hashes over their nonces. Beyond the reference layout, hello and
-challenge carry the range of protocol versions, the number of shards of the node, and the shard that the link is for.
+anything is agreed, and are authenticated by keyed hashes over all that was said. Beyond the reference layout, hello
+and challenge carry the range of protocol versions, the number of shards of the node, the shard that the link is for,
+digests of the roster and of the state before the first entry, and whether the node asks for proof; and the acceptor
+ends the handshake with a second challenge frame, so that a refusal has a name on both sides.
 """
 
 from __future__ import annotations
@@ -14,7 +16,21 @@ import attrs
 
 from shardsrv.errors import DecodeError
 from shardsrv.wire.constants import ZERO_ID, Command
-from shardsrv.wire.layout import U8, U16, U32, U62, U128, Header, Layout, frame_prefix, number, raw, require, reserved
+from shardsrv.wire.layout import (
+    U8,
+    U16,
+    U32,
+    U62,
+    U64,
+    U128,
+    Header,
+    Layout,
+    frame_prefix,
+    number,
+    raw,
+    require,
+    reserved,
+)
 from shardsrv.wire.replica_headers import ControlHeader, control_layout
 
 NONCE_SIZE: Final = 32
@@ -41,7 +57,7 @@ class LogoutOutcome(enum.IntEnum):
 
 
 class HandshakeStatus(enum.IntEnum):
-    """Byte 192 of a challenge. Only the first four travel; the rest are for logs."""
+    """Byte 192 of a challenge and of a finish: 0, or why there will be no link."""
 
     OK = 0
     UNKNOWN_COMMAND = 1
@@ -50,6 +66,10 @@ class HandshakeStatus(enum.IntEnum):
     AUTH_REQUIRED = 4
     MAC_MISMATCH = 5
     VERSION_MISMATCH = 6
+    SHARDS_MISMATCH = 7
+    ROSTER_MISMATCH = 8
+    GENESIS_MISMATCH = 9
+    MALFORMED = 10
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +178,10 @@ class ReplicaHelloHeader(Header):
             number(202, U16, "version_max"),
             number(204, U16, "shards"),
             number(206, U16, "shard"),
-            reserved(208, 256),
+            number(208, U64, "roster"),
+            number(216, U64, "genesis"),
+            number(224, U8, "authenticated"),
+            reserved(225, 256),
         ),
         fixed_size=True,
     )
@@ -168,6 +191,9 @@ class ReplicaHelloHeader(Header):
     version_max: int = REPLICA_PROTOCOL_VERSION
     shards: int = 0
     shard: int = 0
+    roster: int = 0
+    genesis: int = 0
+    authenticated: int = 0
 
     def validate(self) -> None:
         Header.validate(self)
@@ -190,7 +216,10 @@ class ReplicaChallengeHeader(Header):
             number(202, U16, "version_max"),
             number(204, U16, "shards"),
             number(206, U16, "shard"),
-            reserved(208, 256),
+            number(208, U64, "roster"),
+            number(216, U64, "genesis"),
+            number(224, U8, "authenticated"),
+            reserved(225, 256),
         ),
         fixed_size=True,
     )
@@ -202,6 +231,9 @@ class ReplicaChallengeHeader(Header):
     version_max: int = REPLICA_PROTOCOL_VERSION
     shards: int = 0
     shard: int = 0
+    roster: int = 0
+    genesis: int = 0
+    authenticated: int = 0
 
     def validate(self) -> None:
         Header.validate(self)
@@ -210,15 +242,16 @@ class ReplicaChallengeHeader(Header):
 
 @attrs.frozen(kw_only=True)
 class ReplicaFinishHeader(Header):
-    """The dialer's authentication code."""
+    """The dialer's authentication code, or the `status` with which it refuses."""
 
     layout: ClassVar[Layout] = Layout(
         Command.REPLICA_FINISH,
-        (*frame_prefix(), reserved(128, 160), raw(160, 32, "mac"), reserved(192, 256)),
+        (*frame_prefix(), reserved(128, 160), raw(160, 32, "mac"), number(192, U8, "status"), reserved(193, 256)),
         fixed_size=True,
     )
 
     mac: bytes = bytes(32)
+    status: int = 0
 
 
 def _check_versions(lowest: int, highest: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ROOT / "shardsrv"
 
-SETTINGS = ("errors", "quantities", "config", "config_schema", "config_sources", "root_user", "advice")
+SETTINGS = ("errors", "quantities", "roster", "config", "config_schema", "config_sources", "root_user", "advice")
 PURE = ("wire", "vsr", "plane")
 TEST_ROOMS = ("sim",)
 
@@ -20,7 +20,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": ("wire.error_codes",),
     "quantities": (),
     "config_sources": ("errors",),
-    "config_schema": ("errors", "quantities"),
+    "config_schema": ("errors", "quantities", "roster"),
+    "roster": (),
     "root_user": ("errors", "config_sources"),
     "config": SETTINGS,
     "advice": ("errors",),
@@ -37,7 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The drivers of groups and transfers carry effects out; the simulator runs the server's own.
     "sim": (
         *("errors", "_core", "wire", "vsr", "plane", "store", "sim", "shards.group", "shards.records"),
-        *("shards.metadata_transfer", "shards.partition_transfer", "shards.transfer_driver"),
+        *("shards.member_facts", "shards.metadata_transfer", "shards.partition_transfer", "shards.transfer_driver"),
     ),
 }
 """Room or top-level module -> what it may import; ``vsr.state`` is that module alone."""

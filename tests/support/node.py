@@ -25,7 +25,7 @@ PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 RETRY_MILLISECONDS = 5
 """Pause between two tries to connect; a process that ends is noticed without it."""
-START_TIMEOUT = 20.0
+START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 
 
@@ -94,10 +94,16 @@ class Node:
         ``password``: that of root, for the login.
         """
         self.root_password = password
+        began = time.monotonic()
+        self.launch()
+        self.await_service(timeout)
+        return time.monotonic() - began
+
+    def launch(self) -> None:
+        """Start, without waiting for anything."""
         if self.process is not None and self.process.poll() is None:
             raise RuntimeError("the node runs already")
         self.root.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,
@@ -107,8 +113,6 @@ class Node:
                 env={**os.environ, **self.environment},
                 preexec_fn=_die_with_parent,
             )
-        self.await_service(timeout)
-        return time.monotonic() - began
 
     def await_service(self, timeout: float = START_TIMEOUT) -> float:
         """Wait until a login is answered; returns the seconds that took. Raises :class:`NodeFailed`."""

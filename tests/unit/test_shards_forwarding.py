@@ -1,0 +1,164 @@
+"""Writes passed on to the node that leads: what comes back, what is lost, what never goes further."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shardsrv.shards import records
+from shardsrv.shards.forwarding import ANSWER_TICKS, Forwarding, PeerOrigin, request_of
+from shardsrv.vsr.events import Request
+from shardsrv.vsr.identity import GroupIdentity
+from shardsrv.vsr.status import NORMAL, VIEW_CHANGE
+from shardsrv.wire.error_codes import ErrorCode
+from shardsrv.wire.forward_headers import ForwardRequestHeader
+
+CLUSTER = bytes(range(16))
+CLIENT = bytes([7]) * 16
+IDENTITY = GroupIdentity(CLUSTER, 1 << 32, 5, 0, 3)
+
+
+class Origin:
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def committed(self, op: int, timestamp: int, operation: int, reply: bytes) -> None:
+        self.heard.append(("committed", op, timestamp, operation, reply))
+
+    def refused(self, outcome: int, status: int) -> None:
+        self.heard.append(("refused", outcome, status))
+
+
+class Side:
+    """The forwarding of one node; frames for the other wait in ``out``."""
+
+    def __init__(self, replica: int) -> None:
+        self.cluster = CLUSTER
+        self.up = True
+        self.out: list[tuple[int, bytes]] = []
+        self.taken: list[tuple[ForwardRequestHeader, bytes, Any]] = []
+        self.forwarding = Forwarding(self, self, replica)  # type: ignore[arg-type]
+
+    def is_up(self, peer: int) -> bool:
+        return self.up
+
+    def send(self, peer: int, parts: tuple[Any, ...]) -> bool:
+        if self.up:
+            self.out.append((peer, b"".join(bytes(part) for part in parts)))
+        return self.up
+
+    def forwarded(self, header: ForwardRequestHeader, body: Any, origin: Any) -> None:
+        self.taken.append((header, bytes(body), origin))
+
+
+@pytest.fixture
+def sides() -> tuple[Side, Side]:
+    return Side(0), Side(1)
+
+
+def request(origin: Any) -> Request:
+    return Request(CLIENT, 3, 4, 160, 5, 6, 1, b"the batch", origin, 99)
+
+
+def passed(one: Side, other: Side) -> Origin:
+    """A request of node 0 that has arrived at node 1."""
+    origin = Origin()
+    one.forwarding.pass_request(1, IDENTITY, request(origin), records.REFUSED_STATUS)
+    other.forwarding.receive(0, one.out.pop()[1])
+    return origin
+
+
+def test_a_request_arrives_as_it_was_and_its_answer_comes_back(sides: tuple[Side, Side]) -> None:
+    one, other = sides
+    origin = passed(one, other)
+    header, body, theirs = other.taken.pop()
+    arrived = request_of(header, body, theirs, 100)
+    for name in ("client", "session", "request", "operation", "user_id", "digest", "durability", "body"):
+        assert getattr(arrived, name) == getattr(request(origin), name), name
+    assert (header.group, header.created_revision) == (IDENTITY.group, 5)
+    assert one.forwarding.in_flight == 1
+    theirs.committed(12, 13, 160, b"reply")
+    one.forwarding.receive(1, other.out.pop()[1])
+    assert origin.heard == [("committed", 12, 13, 160, b"reply")] and one.forwarding.in_flight == 0
+
+
+def test_a_refusal_comes_back_on_its_channel(sides: tuple[Side, Side]) -> None:
+    one, other = sides
+    origin = passed(one, other)
+    other.taken.pop()[2].refused(records.EVICTED, 7)
+    one.forwarding.receive(1, other.out.pop()[1])
+    assert origin.heard == [("refused", records.EVICTED, 7)]
+
+
+def test_without_a_link_nothing_was_accepted(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    one.up = False
+    origin = Origin()
+    one.forwarding.pass_request(1, IDENTITY, request(origin), records.REFUSED_RESULT)
+    assert origin.heard == [("refused", records.REFUSED_RESULT, ErrorCode.TRANSIENT_NOT_ACCEPTED)]
+
+
+def test_what_a_lost_link_would_have_answered_is_unknown(sides: tuple[Side, Side]) -> None:
+    one, other = sides
+    origin = passed(one, other)
+    other.taken.pop()[2].committed(12, 13, 160, b"reply")
+    one.forwarding.lost(2)
+    assert origin.heard == []
+    one.forwarding.lost(1)
+    one.forwarding.receive(1, other.out.pop()[1])
+    assert origin.heard == [("refused", records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_COMMITTED)]
+
+
+def test_an_answer_that_does_not_come_is_unknown_in_time(sides: tuple[Side, Side]) -> None:
+    one, other = sides
+    origin = passed(one, other)
+    for _ in range(ANSWER_TICKS - 1):
+        one.forwarding.tick()
+    assert origin.heard == []
+    one.forwarding.tick()
+    assert origin.heard == [("refused", records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_COMMITTED)]
+
+
+def test_only_who_was_asked_may_answer(sides: tuple[Side, Side]) -> None:
+    one, other = sides
+    origin = passed(one, other)
+    other.taken.pop()[2].committed(12, 13, 160, b"reply")
+    one.forwarding.receive(2, other.out.pop()[1])
+    assert origin.heard == []
+
+
+@pytest.mark.parametrize("place", [5, 130, 150, 260])
+def test_a_frame_that_does_not_verify_is_counted_and_dropped(sides: tuple[Side, Side], place: int) -> None:
+    one, other = sides
+    one.forwarding.pass_request(1, IDENTITY, request(Origin()), records.REFUSED_STATUS)
+    frame = bytearray(one.out.pop()[1])
+    frame[place] ^= 1
+    other.forwarding.receive(0, bytes(frame))
+    assert other.taken == [] and other.forwarding.refused == 1
+
+
+def test_nobody_is_asked_while_nobody_is_known_to_lead(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+
+    def primary(view: int, status: int = NORMAL, leads: bool = False) -> int | None:
+        replica = SimpleNamespace(view=view, status=status, leads=leads, identity=IDENTITY)
+        return one.forwarding.primary(replica)
+
+    assert [primary(1), primary(2), primary(4)] == [1, 2, 1]
+    assert primary(3) is None, "that is this node"
+    assert primary(0, leads=True) is None
+    assert primary(1, status=VIEW_CHANGE) is None
+    one.up = False
+    assert primary(1) is None
+
+
+def test_a_request_that_expects_nothing_is_not_waited_for(sides: tuple[Side, Side]) -> None:
+    one, other = sides
+    one.forwarding.pass_on(1, b"", Origin(), records.REFUSED_STATUS, client=CLIENT, group=1 << 63, expects=0)
+    other.forwarding.receive(0, one.out.pop()[1])
+    origin = other.taken.pop()[2]
+    assert isinstance(origin, PeerOrigin) and one.forwarding.in_flight == 0
+    origin.committed(1, 2, 3, b"")
+    assert other.out == []
