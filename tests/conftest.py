@@ -1,6 +1,7 @@
 """Options of the test run.
 
-``--long``     runs of tests that repeat rounds take ten times as many
+``--long``     runs of tests that repeat rounds take ten times as many, and look at everything
+``--samples``  with --long: how many of the disks that a power loss may leave (128; 1024 takes hours)
 ``--clients``  also run the tests of released clients, which install them from the package index
 """
 
@@ -19,6 +20,7 @@ PAUSE = 0.02
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="repeat the rounds of fault tests 30 times instead of 3")
+    parser.addoption("--samples", type=int, default=128, help="with --long: disks looked at for each power loss")
     parser.addoption("--clients", action="store_true", help="run the tests that install released clients")
 
 

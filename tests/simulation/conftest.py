@@ -12,6 +12,13 @@ def long(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--long"))
 
 
+@pytest.fixture(scope="session")
+def samples(request: pytest.FixtureRequest) -> int:
+    """How many of the disks that a power loss may leave are looked at, at each moment that leaves more; 0 without
+    ``--long``: a few, as each test says."""
+    return int(request.config.getoption("--samples")) if request.config.getoption("--long") else 0
+
+
 @pytest.fixture
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Group tables that grow by one pair at a time: 8 KiB instead of 512."""

@@ -35,8 +35,8 @@ def check(change: str, found: Counter[str]) -> None:
 
 
 @pytest.fixture
-def limit(long: bool) -> int:
-    return 1024 if long else 48
+def limit(samples: int) -> int:
+    return samples or 48
 
 
 # --- slots and snapshots ---------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 @pytest.fixture
-def limit(long: bool) -> int:
-    return 1024 if long else 6
+def limit(samples: int) -> int:
+    return samples or 6
 
 
 # --- what a restart believes -----------------------------------------------------------------------------------------

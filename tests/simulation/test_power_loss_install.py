@@ -36,8 +36,8 @@ HEAD = 14
 
 
 @pytest.fixture
-def limit(long: bool) -> int:
-    return 1024 if long else 12
+def limit(samples: int) -> int:
+    return samples or 12
 
 
 def both_ends(disk: SimDisk, judge: Callable[[SimDisk, bytes], str], limit: int) -> PowerLoss:

@@ -31,8 +31,8 @@ assert PURGE == PURGE_PARTITION
 
 
 @pytest.fixture
-def limit(long: bool) -> int:
-    return 1024 if long else 6
+def limit(samples: int) -> int:
+    return samples or 6
 
 
 def check(change: str, found: Counter[str]) -> None:

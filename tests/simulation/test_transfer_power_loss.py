@@ -23,8 +23,8 @@ OLD, NEW = "old", "new"
 
 
 @pytest.fixture
-def limit(long: bool) -> int:
-    return 1024 if long else 24
+def limit(samples: int) -> int:
+    return samples or 24
 
 
 @attrs.define
