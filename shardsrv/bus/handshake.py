@@ -9,6 +9,9 @@ Facts are cluster, replica id, range of protocol versions, shard count and shard
 whether proof is asked for. The key is BLAKE2b of the secret; a code is keyed BLAKE2b over the whole hello, the whole
 challenge without its code, and the side that speaks: nothing that was said can be changed or played again.
 
+A node that lost its data directory has forgotten what it acknowledged and promised: each directory has a number from
+its birth, and a node is known by the first one that it was met with (`Births`).
+
 Invariants: the lower replica id dials; a side that refuses says why before it closes; codes are compared in constant
 time; the previous secret only verifies. No input or output happens here.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -48,6 +52,7 @@ REASONS: Final = {
     HandshakeStatus.ROSTER_MISMATCH: "cluster.nodes differs",
     HandshakeStatus.GENESIS_MISMATCH: "the cluster began with another root user",
     HandshakeStatus.MALFORMED: "a frame that does not decode",
+    HandshakeStatus.BIRTH_MISMATCH: "a node that comes back with another data directory than it had",
 }
 
 
@@ -62,6 +67,7 @@ class LinkIdentity:
     shards: int
     roster: int
     genesis: int
+    birth: int = 0
     secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
 
     @property
@@ -79,6 +85,7 @@ class LinkIdentity:
             "shards": self.shards,
             "roster": self.roster,
             "genesis": self.genesis,
+            "birth": self.birth,
             "authenticated": int(bool(self.secrets)),
         }
 
@@ -101,7 +108,30 @@ def hello(own: LinkIdentity, shard: int, nonce: bytes) -> bytes:
     return ReplicaHelloHeader(nonce=nonce, shard=shard, **own.facts()).pack()
 
 
-def take_hello(own: LinkIdentity, frame: bytes) -> ReplicaHelloHeader:
+class Births:
+    """The number of each other node's data directory, as far as it was met; ``keep`` makes all of them durable."""
+
+    def __init__(self, known: Mapping[int, int], keep: Callable[[Mapping[int, int]], None] | None = None) -> None:
+        self._known = dict(known)
+        self._keep = keep
+
+    def check(self, header: Any) -> None:
+        """Raises `Refusal` for a node that was met with another directory."""
+        known = self._known.get(header.replica, header.birth)
+        if known != header.birth:
+            raise refuse(HandshakeStatus.BIRTH_MISMATCH, f"{known:016x}", f"{header.birth:016x}")
+
+    def learn(self, header: Any) -> None:
+        """A link with the node is about to count: it is known by its directory from now on, durably. Raises what
+        ``keep`` does."""
+        if header.replica not in self._known:
+            known = self._known | {header.replica: header.birth}
+            if self._keep is not None:
+                self._keep(known)
+            self._known = known
+
+
+def take_hello(own: LinkIdentity, frame: bytes, births: Births) -> ReplicaHelloHeader:
     """The acceptor's look at a hello. Raises `Refusal`."""
     header = _parse(frame, ReplicaHelloHeader)
     _compare(own, header)
@@ -109,6 +139,7 @@ def take_hello(own: LinkIdentity, frame: bytes) -> ReplicaHelloHeader:
         raise refuse(HandshakeStatus.DIRECTIONAL_RULE, f"below {own.replica}", header.replica)
     if not header.shard < own.shards:
         raise refuse(HandshakeStatus.SHARDS_MISMATCH, f"below {own.shards}", header.shard)
+    births.check(header)
     return header
 
 
@@ -119,7 +150,7 @@ def challenge(own: LinkIdentity, said: bytes, nonce: bytes) -> bytes:
     return _signed(unsigned, _code(own.keys[0], said, unsigned, ACCEPTOR))
 
 
-def take_challenge(own: LinkIdentity, said: bytes, frame: bytes, peer: int) -> None:
+def take_challenge(own: LinkIdentity, said: bytes, frame: bytes, peer: int, births: Births) -> ReplicaChallengeHeader:
     """The dialer's look at the answer of ``peer``. Raises `Refusal`."""
     header = _parse(frame, ReplicaChallengeHeader)
     _heed(header.status)
@@ -127,6 +158,8 @@ def take_challenge(own: LinkIdentity, said: bytes, frame: bytes, peer: int) -> N
     if header.replica != peer:
         raise refuse(HandshakeStatus.DIRECTIONAL_RULE, peer, header.replica)
     _verify(own, said, frame, header.mac, ACCEPTOR)
+    births.check(header)
+    return header
 
 
 def finish(own: LinkIdentity, said: bytes, answer: bytes) -> bytes:

@@ -48,9 +48,7 @@ class LinkHandler(Protocol):
 class ReplicaLinks:
     """See the module. ``names``: the other nodes by replica id; ``queue_frames``: what may wait on one link."""
 
-    def __init__(
-        self, reactor: Reactor, names: Mapping[int, str], handler: LinkHandler, *, queue_frames: int
-    ) -> None:
+    def __init__(self, reactor: Reactor, names: Mapping[int, str], handler: LinkHandler, *, queue_frames: int) -> None:
         self.reactor = reactor
         self.by_peer = {peer: Link(peer, name) for peer, name in names.items()}
         self._handler = handler

@@ -2,13 +2,16 @@
 
 The root user is in no log entry, so each node makes it by itself: name and password come from the environment, the salt
 of the hash from the names of cluster and user, and nothing from a clock. The digest of that state is kept in
-``metadata/genesis`` (16 hex digits and a line end), written before the state: nodes compare it when they meet, since
-entries applied to different beginnings would give different states for ever.
+``metadata/genesis``, written before the state: nodes compare it when they meet, since entries applied to different
+beginnings would give different states for ever. Beside it stands a number drawn when the directory was made, by which
+the other nodes know it (16 hex digits and a line end each); theirs are in ``metadata/births`` (lines of replica id and
+number).
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Mapping
 
 import attrs
@@ -23,6 +26,7 @@ from shardsrv.store.disk import Disk, read_all, replace_file
 from shardsrv.store.layout import DataDirectory
 
 FILE = "genesis"
+BIRTHS = "births"
 _BYTES_MAX = 64
 
 
@@ -31,6 +35,7 @@ class Genesis:
     """``digest`` of the state before the first entry; its snapshot ``payload`` on a node that has none yet."""
 
     digest: int
+    birth: int
     payload: bytes | None = attrs.field(default=None, repr=False)
 
 
@@ -44,23 +49,42 @@ def genesis_of(disk: Disk, data: str, config: Config, environment: Mapping[str, 
     directory = DataDirectory(data)
     path = f"{directory.metadata}/{FILE}"
     if disk.exists(directory.snapshot):
-        return Genesis(_read(disk, path))
+        return Genesis(*_read(disk, path))
     credentials = root_credentials(environment, required=True)
     key = config.cluster.name.encode()[:64]
     salt = hashlib.blake2b(credentials.username.encode(), key=key, digest_size=16).digest()
     state = MetadataState.initial(credentials.username, passwords.hash(credentials.password, salt))
     payload = snapshot.encode(state, op=0, checksum=0, timestamp=0, created_at=0, client_table=[])
-    made = Genesis(xxh3(payload), payload)
-    replace_file(disk, directory.metadata, FILE, [f"{made.digest:016x}\n".encode()])
+    made = Genesis(xxh3(payload), secrets.randbits(63) + 1, payload)
+    replace_file(disk, directory.metadata, FILE, [f"{made.digest:016x}\n{made.birth:016x}\n".encode()])
     return made
 
 
-def _read(disk: Disk, path: str) -> int:
-    """0 where the file is missing: a node that ran alone before, which its superblock says as well."""
+def _read(disk: Disk, path: str) -> tuple[int, int]:
+    """(digest, birth); zeros where the file is missing: a node that ran alone before, which its superblock says."""
     if not disk.exists(path):
-        return 0
+        return 0, 0
     text = read_all(disk, path, _BYTES_MAX)
     try:
-        return int(text, 16)
+        digest, birth = (int(line, 16) for line in text.split())
     except ValueError as error:
-        raise Unreadable(path, f"it is no digest: {error}") from error
+        raise Unreadable(path, f"it is no digest and number: {error}") from error
+    return digest, birth
+
+
+def read_births(disk: Disk, data: str) -> dict[int, int]:
+    """The other nodes' numbers by replica id. Raises `Unreadable`: who may join is then not known."""
+    path = f"{DataDirectory(data).metadata}/{BIRTHS}"
+    if not disk.exists(path):
+        return {}
+    try:
+        rows = [line.split() for line in read_all(disk, path, _BYTES_MAX * 64).decode().splitlines()]
+        return {int(replica): int(birth, 16) for replica, birth in rows}
+    except ValueError as error:
+        raise Unreadable(path, f"it is no list of births: {error}") from error
+
+
+def write_births(disk: Disk, data: str, births: Mapping[int, int]) -> None:
+    """Keep them, durably. Raises `DiskFault`."""
+    lines = [f"{replica} {birth:016x}\n".encode() for replica, birth in sorted(births.items())]
+    replace_file(disk, DataDirectory(data).metadata, BIRTHS, lines)

@@ -21,7 +21,8 @@ import trio
 
 from shardsrv.bus import handshake
 from shardsrv.bus.acceptor import Acceptor
-from shardsrv.bus.handshake import NONCE_SIZE, LinkIdentity, Refusal
+from shardsrv.bus.handshake import NONCE_SIZE, Births, LinkIdentity, Refusal
+from shardsrv.errors import DiskFault
 from shardsrv.roster import RosterNode
 from shardsrv.wire.constants import HEADER_SIZE
 from shardsrv.wire.session_headers import HandshakeStatus
@@ -40,6 +41,7 @@ class Dialer:
         own: LinkIdentity,
         shard: int,
         node: RosterNode,
+        births: Births,
         *,
         grace: float,
         pause_max: float,
@@ -50,6 +52,7 @@ class Dialer:
         self._own = own
         self._shard = shard
         self._node = node
+        self._births = births
         self._grace = grace
         self._pause_max = pause_max
         self._adopt = adopt
@@ -70,7 +73,7 @@ class Dialer:
             self.attempts += 1
             try:
                 descriptor = await self._meet()
-            except (OSError, Refusal) as error:
+            except (OSError, Refusal, DiskFault) as error:
                 self._say(error)
                 # Nodes that start together must not knock together for ever.
                 await trio.sleep(pause * random.uniform(0.5, 1.0))
@@ -95,17 +98,18 @@ class Dialer:
             await _send(stream, said)
             answer = await _receive(stream)
             try:
-                handshake.take_challenge(self._own, said, answer, self._node.replica)
+                header = handshake.take_challenge(self._own, said, answer, self._node.replica, self._births)
             except Refusal as refusal:
                 if not refusal.told:
                     await _send(stream, handshake.decline(self._own, refusal.status))
                 raise
             await _send(stream, handshake.finish(self._own, said, answer))
             handshake.take_confirm(await _receive(stream))
+            self._births.learn(header)
             return stream.detach()
         raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
-    def _say(self, error: OSError | Refusal) -> None:
+    def _say(self, error: Exception) -> None:
         reason = str(error)
         if reason != self._said:
             self._said = reason
@@ -122,6 +126,7 @@ class LinkAcceptor:
     def __init__(
         self,
         own: LinkIdentity,
+        births: Births,
         *,
         grace: float,
         give: Callable[[int, int, int], Awaitable[None]],
@@ -129,6 +134,7 @@ class LinkAcceptor:
         log: structlog.stdlib.BoundLogger,
     ) -> None:
         self._own = own
+        self._births = births
         self._grace = grace
         self._give = give
         self._start = start
@@ -160,7 +166,7 @@ class LinkAcceptor:
                 self._said.pop(_host(address), None)
         except Refusal as refusal:
             self._say(address, str(refusal))
-        except OSError as error:
+        except (OSError, DiskFault) as error:
             self._say(address, str(error))
         finally:
             self._meeting -= 1
@@ -169,7 +175,7 @@ class LinkAcceptor:
         """(replica id, shard) of who is at the other end. Raises `OSError`, `Refusal`."""
         said = await _receive(stream)
         try:
-            header = handshake.take_hello(self._own, said)
+            header = handshake.take_hello(self._own, said, self._births)
             answer = handshake.challenge(self._own, said, secrets.token_bytes(NONCE_SIZE))
             await _send(stream, answer)
             handshake.take_finish(self._own, said, answer, await _receive(stream))
@@ -177,6 +183,7 @@ class LinkAcceptor:
             if not refusal.told:
                 await _send(stream, handshake.confirm(self._own, refusal.status))
             raise
+        self._births.learn(header)
         await _send(stream, handshake.confirm(self._own, HandshakeStatus.OK))
         return header.replica, header.shard
 

@@ -113,6 +113,7 @@ class MetadataShard(Shard):
         assert self.peering is not None, "only a cluster has this listener"
         acceptor = LinkAcceptor(
             self.peering.identity,
+            self.peering.births,
             grace=self.config.message_bus.handshake_grace,
             give=self._give_link,
             start=self.start,

@@ -17,17 +17,19 @@ import trio
 from shardsrv.bus._arena import Arena
 from shardsrv.bus._frame import Frame
 from shardsrv.bus._net import Reactor
-from shardsrv.bus.handshake import LinkIdentity
+from shardsrv.bus.handshake import Births, LinkIdentity
 from shardsrv.bus.replica_links import ReplicaLinks
 from shardsrv.config import Config
 from shardsrv.roster import roster_digest
 from shardsrv.shards.forwarding import Forwarding
+from shardsrv.shards.genesis import write_births
 from shardsrv.shards.group import Group
 from shardsrv.shards.link_tasks import Dialer
 from shardsrv.shards.member_facts import TICK_SECONDS
 from shardsrv.shards.pump import Pump
 from shardsrv.shards.replica_frames import ReplicaFrames
 from shardsrv.shards.spawn import ShardContext
+from shardsrv.store.disk import OsDisk
 from shardsrv.vsr.effects import Send
 from shardsrv.wire.constants import Command
 from shardsrv.wire.forward_headers import ForwardRequestHeader
@@ -85,10 +87,15 @@ class Peering:
             context.shard_count,
             roster_digest(roster),
             0 if genesis is None else genesis.digest,
+            0 if genesis is None else genesis.birth,
             tuple(secret for secret in (auth.shared_secret, auth.previous_shared_secret) if secret)
             if auth.enabled
             else (),
         )
+        disk, data = OsDisk(), str(context.data)
+        # One process keeps the file; what another one has met it knows for this life.
+        keep = (lambda births: write_births(disk, data, births)) if host.shard == 0 else None
+        self.births = Births(context.prepared.births, keep)
         frame_max = config.message_bus.max_message_size
         self.links = ReplicaLinks(
             Reactor(
@@ -110,6 +117,7 @@ class Peering:
                 self.identity,
                 host.shard,
                 node,
+                self.births,
                 grace=config.message_bus.handshake_grace,
                 pause_max=config.message_bus.reconnect_period,
                 adopt=self.adopt,

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from shardsrv.config import Config
-from shardsrv.shards.genesis import Genesis, genesis_of
+from shardsrv.shards.genesis import Genesis, genesis_of, read_births
 from shardsrv.shards.passwords import Passwords
 from shardsrv.store.boot import BootFacts, merge_boot_files, read_boot_files
 from shardsrv.store.disk import Disk, OsDisk, sync_names
@@ -33,6 +33,8 @@ class Prepared:
     new."""
     genesis: Genesis | None = None
     """How the cluster began; None for a single node."""
+    births: dict[int, int] = attrs.field(factory=dict)
+    """The numbers of the other nodes' data directories, as far as they were met."""
 
 
 def prepare(data: Path, shard_count: int, disk: Disk | None = None) -> Prepared:
@@ -54,4 +56,6 @@ def with_genesis(
 ) -> Prepared:
     """``prepared`` for a node of a cluster. Raises as `genesis_of`."""
     passwords = Passwords.of(affinity, config.users)
-    return attrs.evolve(prepared, genesis=genesis_of(OsDisk(), str(data), config, environment, passwords))
+    disk = OsDisk()
+    genesis = genesis_of(disk, str(data), config, environment, passwords)
+    return attrs.evolve(prepared, genesis=genesis, births=read_births(disk, str(data)))

@@ -3,8 +3,9 @@
 The four session frames are sealed like every control frame. The three handshake frames are not: they come before
 anything is agreed, and are authenticated by keyed hashes over all that was said. Beyond the reference layout, hello
 and challenge carry the range of protocol versions, the number of shards of the node, the shard that the link is for,
-digests of the roster and of the state before the first entry, and whether the node asks for proof; and the acceptor
-ends the handshake with a second challenge frame, so that a refusal has a name on both sides.
+digests of the roster and of the state before the first entry, whether the node asks for proof, and the number that its
+data directory was given when it was made; and the acceptor ends the handshake with a second challenge frame, so that a
+refusal has a name on both sides.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class HandshakeStatus(enum.IntEnum):
     ROSTER_MISMATCH = 8
     GENESIS_MISMATCH = 9
     MALFORMED = 10
+    BIRTH_MISMATCH = 11
 
 
 @attrs.frozen(kw_only=True)
@@ -181,7 +183,9 @@ class ReplicaHelloHeader(Header):
             number(208, U64, "roster"),
             number(216, U64, "genesis"),
             number(224, U8, "authenticated"),
-            reserved(225, 256),
+            reserved(225, 232),
+            number(232, U64, "birth"),
+            reserved(240, 256),
         ),
         fixed_size=True,
     )
@@ -194,6 +198,7 @@ class ReplicaHelloHeader(Header):
     roster: int = 0
     genesis: int = 0
     authenticated: int = 0
+    birth: int = 0
 
     def validate(self) -> None:
         Header.validate(self)
@@ -219,7 +224,9 @@ class ReplicaChallengeHeader(Header):
             number(208, U64, "roster"),
             number(216, U64, "genesis"),
             number(224, U8, "authenticated"),
-            reserved(225, 256),
+            reserved(225, 232),
+            number(232, U64, "birth"),
+            reserved(240, 256),
         ),
         fixed_size=True,
     )
@@ -234,6 +241,7 @@ class ReplicaChallengeHeader(Header):
     roster: int = 0
     genesis: int = 0
     authenticated: int = 0
+    birth: int = 0
 
     def validate(self) -> None:
         Header.validate(self)

@@ -153,3 +153,24 @@ def test_another_root_user_is_refused(cluster: Cluster, tmp_path: Path) -> None:
         cluster.until(lambda: logged(stranger, "began with another root user"))
     finally:
         stranger.kill()
+
+
+def test_a_node_that_comes_back_empty_is_refused_until_its_data_is_back(cluster: Cluster, tmp_path: Path) -> None:
+    away = follower_of(cluster)
+    with cluster.client(cluster.leader()) as client:
+        client.create_stream(STREAM)
+        client.create_topic(STREAM, TOPIC, 1)
+        client.send(STREAM, TOPIC, 0, [b"kept"])
+        sees(cluster, away, [b"kept"])
+        assert away.stop() == 0
+        away.data.rename(tmp_path / "kept")
+        away.start()
+        rest = [node for node in cluster.nodes if node is not away]
+        reason = "comes back with another data directory"
+        cluster.until(lambda: logged(away, reason) and all(logged(node, reason) for node in rest))
+        assert away.stop() == 0
+        away.data.rename(tmp_path / "empty")
+        (tmp_path / "kept").rename(away.data)
+        away.start()
+        client.send(STREAM, TOPIC, 0, [b"more"])
+    sees(cluster, away, [b"kept", b"more"])

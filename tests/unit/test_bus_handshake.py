@@ -8,7 +8,8 @@ import attrs
 import pytest
 
 from shardsrv.bus import handshake as h
-from shardsrv.bus.handshake import LinkIdentity, Refusal
+from shardsrv.bus.handshake import Births, LinkIdentity, Refusal
+from shardsrv.errors import DiskFull
 from shardsrv.wire.session_headers import (
     HandshakeStatus,
     ReplicaChallengeHeader,
@@ -34,10 +35,10 @@ def meet(dialer: LinkIdentity, acceptor: LinkIdentity, tamper: dict[str, Change]
 
     said = h.hello(dialer, 1, NONCES[0])
     heard = way("hello", said)
-    assert h.take_hello(acceptor, heard).shard == 1
+    assert h.take_hello(acceptor, heard, Births({})).shard == 1
     answer = h.challenge(acceptor, heard, NONCES[1])
     arrived = way("challenge", answer)
-    h.take_challenge(dialer, said, arrived, acceptor.replica)
+    h.take_challenge(dialer, said, arrived, acceptor.replica, Births({}))
     h.take_finish(acceptor, heard, answer, way("finish", h.finish(dialer, said, arrived)))
     h.take_confirm(h.confirm(acceptor))
 
@@ -69,24 +70,24 @@ def test_a_secret_is_changed_in_three_steps() -> None:
 )
 def test_what_differs_is_refused_by_name(change: dict[str, object], status: HandshakeStatus) -> None:
     with pytest.raises(Refusal) as refused:
-        h.take_hello(ACCEPTOR, h.hello(attrs.evolve(DIALER, **change), 1, NONCES[0]))
+        h.take_hello(ACCEPTOR, h.hello(attrs.evolve(DIALER, **change), 1, NONCES[0]), Births({}))
     assert refused.value.status == status and refused.value.reason == h.REASONS[status]
     with pytest.raises(Refusal) as told:
-        h.take_challenge(DIALER, b"", h.confirm(ACCEPTOR, status), 1)
+        h.take_challenge(DIALER, b"", h.confirm(ACCEPTOR, status), 1, Births({}))
     assert (told.value.reason, told.value.told) == (h.REASONS[status], True)
 
 
 def test_versions_without_an_overlap_are_refused() -> None:
     later = ReplicaHelloHeader(nonce=NONCES[0], shard=1, version_min=2, version_max=3, **DIALER.facts()).pack()
     with pytest.raises(Refusal, match=r"2\.\.3"):
-        h.take_hello(ACCEPTOR, later)
+        h.take_hello(ACCEPTOR, later, Births({}))
 
 
 def test_a_wrong_secret_is_refused_by_the_dialer_first_and_told() -> None:
     other = attrs.evolve(ACCEPTOR, secrets=(OLDER,))
     said = h.hello(DIALER, 1, NONCES[0])
     with pytest.raises(Refusal) as refused:
-        h.take_challenge(DIALER, said, h.challenge(other, said, NONCES[1]), 1)
+        h.take_challenge(DIALER, said, h.challenge(other, said, NONCES[1]), 1, Births({}))
     assert refused.value.status == HandshakeStatus.MAC_MISMATCH and SECRET not in str(refused.value)
     with pytest.raises(Refusal) as told:
         h.take_finish(other, said, b"", h.decline(DIALER, refused.value.status))
@@ -121,13 +122,13 @@ def test_an_answer_is_no_proof_of_another_meeting() -> None:
 def test_the_acceptor_must_be_who_was_dialled() -> None:
     said = h.hello(DIALER, 1, NONCES[0])
     with pytest.raises(Refusal):
-        h.take_challenge(DIALER, said, h.challenge(attrs.evolve(ACCEPTOR, replica=2), said, NONCES[1]), 1)
+        h.take_challenge(DIALER, said, h.challenge(attrs.evolve(ACCEPTOR, replica=2), said, NONCES[1]), 1, Births({}))
 
 
 @pytest.mark.parametrize("frame", [bytes(256), b"short", ReplicaChallengeHeader().pack()])
 def test_what_is_no_hello_is_refused(frame: bytes) -> None:
     with pytest.raises(Refusal):
-        h.take_hello(ACCEPTOR, frame)
+        h.take_hello(ACCEPTOR, frame, Births({}))
 
 
 def test_the_acceptors_own_code_sent_back_proves_nothing() -> None:
@@ -136,3 +137,29 @@ def test_the_acceptors_own_code_sent_back_proves_nothing() -> None:
     echo = ReplicaFinishHeader(cluster=CLUSTER, mac=ReplicaChallengeHeader.unpack(answer).mac).pack()
     with pytest.raises(Refusal, match="shared_secret"):
         h.take_finish(ACCEPTOR, said, answer, echo)
+
+
+def test_a_node_is_known_by_the_directory_it_was_met_with() -> None:
+    kept: list[dict[int, int]] = []
+    births = Births({}, lambda known: kept.append(dict(known)))
+    first, wiped = (h.hello(attrs.evolve(DIALER, birth=birth), 1, NONCES[0]) for birth in (5, 6))
+    births.learn(h.take_hello(ACCEPTOR, first, births))
+    births.learn(h.take_hello(ACCEPTOR, first, births))
+    assert kept == [{0: 5}]
+    for knows in (births, Births({0: 5})):
+        with pytest.raises(Refusal, match="another data directory"):
+            h.take_hello(ACCEPTOR, wiped, knows)
+    answer = h.challenge(attrs.evolve(ACCEPTOR, birth=6), first, NONCES[1])
+    with pytest.raises(Refusal, match="another data directory"):
+        h.take_challenge(attrs.evolve(DIALER, birth=5), first, answer, 1, Births({1: 5}))
+
+
+def test_a_birth_that_cannot_be_kept_is_not_known() -> None:
+    def full(known: object) -> None:
+        raise DiskFull("births", 1, 0)
+
+    births = Births({}, full)
+    header = h.take_hello(ACCEPTOR, h.hello(attrs.evolve(DIALER, birth=5), 1, NONCES[0]), births)
+    with pytest.raises(DiskFull):
+        births.learn(header)
+    births.check(h.take_hello(ACCEPTOR, h.hello(attrs.evolve(DIALER, birth=6), 1, NONCES[0]), births))

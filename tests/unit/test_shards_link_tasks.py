@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from shardsrv.bus.handshake import LinkIdentity
+from shardsrv.bus.handshake import Births, LinkIdentity
 from shardsrv.roster import RosterNode
 from shardsrv.shards import link_tasks
 from shardsrv.shards.link_tasks import Dialer, LinkAcceptor
@@ -49,6 +49,7 @@ class Meeting:
             DIALER,
             SHARD,
             self.node,
+            Births({}),
             grace=grace,
             pause_max=0.05,
             adopt=self.adopt,
@@ -56,6 +57,7 @@ class Meeting:
         )
         self.acceptor = LinkAcceptor(
             acceptor,
+            Births({}),
             grace=grace,
             give=self.give,
             start=nursery.start_soon,

@@ -10,7 +10,7 @@ import pytest
 
 from shardsrv.config import Config, load
 from shardsrv.errors import ConfigurationError, Unreadable
-from shardsrv.shards.genesis import Genesis, genesis_of
+from shardsrv.shards.genesis import Genesis, genesis_of, read_births, write_births
 from shardsrv.shards.member_facts import disk_facts, new_incarnation, timeouts_of
 from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.storage import PartitionStorage
@@ -82,7 +82,8 @@ def begin(path: Path, config: Config, environment: dict[str, str]) -> Genesis:
 
 def test_nodes_of_one_cluster_begin_with_the_same_bytes(tmp_path: Path, config: Config) -> None:
     one, two = (begin(tmp_path / name, config, ENVIRONMENT) for name in ("one", "two"))
-    assert one == two and one.payload
+    assert (one.digest, one.payload) == (two.digest, two.payload) and one.payload
+    assert one.birth != two.birth, "each directory has a number of its own"
     other = begin(tmp_path / "three", config, ENVIRONMENT | {"IGGY_ROOT_PASSWORD": "another"})
     assert other.digest != one.digest
 
@@ -90,10 +91,20 @@ def test_nodes_of_one_cluster_begin_with_the_same_bytes(tmp_path: Path, config: 
 def test_what_a_node_began_with_is_known_at_later_starts(tmp_path: Path, config: Config) -> None:
     first = begin(tmp_path, config, ENVIRONMENT)
     (tmp_path / "metadata" / "snapshot.bin").write_bytes(first.payload or b"")
-    assert begin(tmp_path, config, {}) == Genesis(first.digest)
+    assert begin(tmp_path, config, {}) == Genesis(first.digest, first.birth)
     (tmp_path / "metadata" / "genesis").write_text("no digest")
     with pytest.raises(Unreadable):
         begin(tmp_path, config, {})
+
+
+def test_the_numbers_of_other_nodes_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "metadata").mkdir()
+    assert read_births(OsDisk(), str(tmp_path)) == {}
+    write_births(OsDisk(), str(tmp_path), {2: 255, 0: 1})
+    assert read_births(OsDisk(), str(tmp_path)) == {0: 1, 2: 255}
+    (tmp_path / "metadata" / "births").write_text("0 not-a-number\n")
+    with pytest.raises(Unreadable):
+        read_births(OsDisk(), str(tmp_path))
 
 
 def test_a_new_cluster_needs_its_root_user_from_the_environment(tmp_path: Path, config: Config) -> None:
