@@ -83,7 +83,7 @@ def check(cluster: Cluster, ledger: Ledger) -> None:
         seen[:] = [messages for messages in found if messages is not None]
         return len(seen) == len(cluster.nodes) and all(messages == seen[0] for messages in seen)
 
-    cluster.until(same, timeout=60.0)
+    cluster.until(same, timeout=120.0)
     wrong = [line for partition in range(PARTITIONS) for line in ledger.check(partition, seen[0][partition])]
     shown = "\n".join(wrong[:20])
     count = ledger.acknowledged()
@@ -111,10 +111,10 @@ def test_what_was_acknowledged_survives(
         for producer in producers:
             producer.await_acknowledged(producer.acknowledged + 1, 60.0)
         times.append(time.monotonic() - killed_at)
-        victim.start()
         for producer in producers:
             producer.finish.set()
             producer.ended(60.0)
+        victim.start()
         check(cluster, ledger)
     with capsys.disabled():
         shown = ", ".join(f"{seconds:.2f} s" for seconds in times)
