@@ -13,7 +13,8 @@ from shardsrv._core import Prepare, scan_log
 from shardsrv.sim.disk_choices import durable_file
 from shardsrv.sim.violation import Violation
 from shardsrv.store.segment import SEGMENT_HEADER
-from shardsrv.wire.replica_headers import DoViewChangeHeader, StartViewHeader
+from shardsrv.wire.constants import AckedAs
+from shardsrv.wire.replica_headers import DoViewChangeHeader, PrepareOkHeader, StartViewHeader
 
 if TYPE_CHECKING:
     from shardsrv.sim.groups import SimGroup
@@ -37,8 +38,27 @@ def _end_of(data: bytes, op: int) -> int:
 class Disks:
     """Rules 1 and 2 of `docs/consensus.md`, and that what is left of a log is one unbroken run (`docs/recovery.md`)."""
 
+    def __init__(self) -> None:
+        self._begun: set[int] = set()
+
+    def begins(self, node: Node) -> None:
+        """A start finds no superblock and writes the first: once for each disk."""
+        if node.index in self._begun:
+            raise Violation("first start", f"{node.name} takes the disk that it has written for a new one")
+        self._begun.add(node.index)
+
+    def wiped(self, node: Node) -> None:
+        """A member gets another disk."""
+        self._begun.discard(node.index)
+
     def sent(self, node: Node, group: SimGroup, header: Any) -> None:
-        """A frame that describes the log leaves only when the log that it describes is synced."""
+        """A frame that describes the log leaves only when the log that it describes is synced; an acknowledgement only
+        when the entry is held as it says."""
+        if type(header) is PrepareOkHeader and header.acked_as != AckedAs.CLOCK_REFUSED:
+            held = group.log.synced_op if header.acked_as == AckedAs.SYNCED else group.log.head_op
+            if header.op > held:
+                text = f"{node.name} {group.key} acknowledges op {header.op} at level {header.acked_as}, has {held}"
+                raise Violation("held before acknowledged", text)
         if type(header) in (DoViewChangeHeader, StartViewHeader) and header.op > group.log.synced_op:
             name = type(header).__name__.removesuffix("Header")
             text = f"{node.name} {group.key} sends {name} of op {header.op}, synced is {group.log.synced_op}"
