@@ -27,9 +27,7 @@ PATIENCE: Final = 3 * SECOND
 AGAIN: Final = 0.15
 """Share of crashes that strike again while the member starts, in runs whose crashes wait for moments."""
 BEHIND: Final = 0.5
-BEHIND_ALONE: Final = 0.8
-"""Share of rot that comes behind a sync, in runs whose crashes wait for moments; a single member seldom lives to see a
-second rot."""
+"""Share of rot that comes behind a sync, in runs whose crashes wait for moments."""
 JUST_SYNCED: Final = 300
 """Longest time between the sync of a log and the rot of what it brought to the disk, microseconds."""
 TAIL: Final = 400
@@ -204,8 +202,7 @@ class Faults:
     def _rot(self) -> bool:
         """A bit of one member's data flips; only where the others can heal it. Or one in what a sync has just brought
         to the disk, and the member is killed before it hears of the sync."""
-        share = BEHIND_ALONE if self.world.options.replicas == 1 else BEHIND
-        if not self.world.options.faults.moment or self.random.random() >= share:
+        if not self.world.options.faults.moment or self.random.random() >= BEHIND:
             return self.world.damage(self.random, False)
         node = self.world.spoilable(self.random)
         if node is None or not node.up or self.world.traps[node.index].waiting:

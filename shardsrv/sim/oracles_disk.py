@@ -13,7 +13,8 @@ from shardsrv._core import Prepare, scan_log
 from shardsrv.sim.disk_choices import durable_file
 from shardsrv.sim.violation import Violation
 from shardsrv.store.segment import SEGMENT_HEADER
-from shardsrv.wire.replica_headers import DoViewChangeHeader, StartViewHeader
+from shardsrv.wire.constants import AckedAs
+from shardsrv.wire.replica_headers import DoViewChangeHeader, PrepareOkHeader, StartViewHeader
 
 if TYPE_CHECKING:
     from shardsrv.sim.groups import SimGroup
@@ -38,7 +39,13 @@ class Disks:
     """Rules 1 and 2 of `docs/consensus.md`, and that what is left of a log is one unbroken run (`docs/recovery.md`)."""
 
     def sent(self, node: Node, group: SimGroup, header: Any) -> None:
-        """A frame that describes the log leaves only when the log that it describes is synced."""
+        """A frame that describes the log leaves only when the log that it describes is synced; an acknowledgement only
+        when the entry is held as it says."""
+        if type(header) is PrepareOkHeader and header.acked_as != AckedAs.CLOCK_REFUSED:
+            held = group.log.synced_op if header.acked_as == AckedAs.SYNCED else group.log.head_op
+            if header.op > held:
+                text = f"{node.name} {group.key} acknowledges op {header.op} at level {header.acked_as}, has {held}"
+                raise Violation("held before acknowledged", text)
         if type(header) in (DoViewChangeHeader, StartViewHeader) and header.op > group.log.synced_op:
             name = type(header).__name__.removesuffix("Header")
             text = f"{node.name} {group.key} sends {name} of op {header.op}, synced is {group.log.synced_op}"

@@ -328,8 +328,8 @@ class World:
         if not paths:
             return False
         # Of each kind of file alike: there are many segments and few promises.
-        kind = random.choice(sorted({path.rpartition(".")[2] for path in paths}))
-        path = random.choice([path for path in paths if path.endswith(f".{kind}")])
+        kind = random.choice(sorted({kind_of(path) for path in paths}))
+        path = random.choice([path for path in paths if kind_of(path) == kind])
         size = min(node.disk.size(path), 16 * 1024)
         if (size < BLOCK and misdirected) or not size:
             return False
@@ -427,6 +427,12 @@ def _data(path: str) -> bool:
     """Whether a file is data that peers hold too, and no promise of the member."""
     name = path.rpartition("/")[2]
     return "damaged" not in path and (name.endswith(".seg") or name in (SNAPSHOT, *CHECKPOINT_SLOTS))
+
+
+def kind_of(path: str) -> str:
+    """What a file is: superblock, checkpoint, snapshot, seg, idx, groups or boot."""
+    stem, _, suffix = path.rpartition("/")[2].partition(".")
+    return suffix if stem.isdigit() else stem
 
 
 def files_of(disk: SimDisk, path: str) -> list[str]:

@@ -16,6 +16,8 @@ from shardsrv.sim.node_base import Crash
 from shardsrv.sim.options import Options, draw, plain
 from shardsrv.sim.trap import DiskTrap
 from shardsrv.sim.world import World
+from shardsrv.store.log import PrepareLog
+from tests.support.logs import IDENTITY, Chain
 
 SYNCED = Moment("log synced", ("fdatasync",), ".seg")
 PATIENCE = 5 * SECOND
@@ -120,7 +122,7 @@ def test_every_moment_comes_in_a_run(moment: Moment, met: set[str]) -> None:
 
 @pytest.fixture(scope="module")
 def met() -> set[str]:
-    """Labels of the moments that the disk calls of two short runs meet."""
+    """Labels of the moments that the disk calls of two short runs meet, and those of a cut, which few runs make."""
     seen: set[str] = set()
     for members in (1, 3):
         world = World(options(9, members))
@@ -132,6 +134,14 @@ def met() -> set[str]:
 
             node.disk.on_call = call
         assert world.run().violation is None
+    disk = SimDisk()
+    log, _ = PrepareLog.open(disk, "/log", IDENTITY, segment_size=1 << 20)
+    disk.on_call = lambda call: seen.update(moment.label for moment in MOMENTS if moment.meets(call))
+    chain = Chain()
+    for _ in range(3):
+        log.append(chain.send())
+    log.flush()
+    log.truncate_from(2)
     return seen
 
 

@@ -18,8 +18,8 @@ from shardsrv.store.group_key import GroupKey
 from shardsrv.store.log import PrepareLog
 from shardsrv.store.log_files import segment_path
 from shardsrv.vsr.state import VsrState
-from shardsrv.wire.constants import ZERO_ID, Operation
-from shardsrv.wire.replica_headers import CommitHeader, DoViewChangeHeader, StartViewHeader
+from shardsrv.wire.constants import ZERO_ID, AckedAs, Operation
+from shardsrv.wire.replica_headers import CommitHeader, DoViewChangeHeader, PrepareOkHeader, StartViewHeader
 from tests.support.logs import CLUSTER, IDENTITY, Chain
 
 KEY = GroupKey(1, 2, 3, 40)
@@ -134,6 +134,20 @@ def test_a_frame_describes_what_is_synced(member: Member, kind: type) -> None:
     with pytest.raises(Violation, match="synced before sent"):
         Disks().sent(member.node, member.group, kind(**FIELDS, op=10))
     Disks().sent(member.node, member.group, CommitHeader(**FIELDS, commit=10))
+
+
+@pytest.mark.parametrize("level", [AckedAs.APPENDED, AckedAs.SYNCED])
+def test_an_acknowledgement_says_what_is_held(member: Member, level: AckedAs) -> None:
+    def sent(op: int) -> None:
+        Disks().sent(member.node, member.group, PrepareOkHeader(**FIELDS, op=op, acked_as=int(level)))
+
+    sent(9)
+    member.append()
+    if level == AckedAs.APPENDED:
+        sent(10)
+    with pytest.raises(Violation, match=f"held before acknowledged: .* has {9 + (level == AckedAs.APPENDED)}"):
+        sent(10 + (level == AckedAs.APPENDED))
+    Disks().sent(member.node, member.group, PrepareOkHeader(**FIELDS, op=99, acked_as=int(AckedAs.CLOCK_REFUSED)))
 
 
 def test_a_log_view_is_recorded_when_its_log_is_synced(member: Member) -> None:
