@@ -137,6 +137,7 @@ def _open_metadata(node: Node, state: VsrState | None, lost: bool) -> MetadataSi
             incarnation=node.incarnation(),
         )
         superblock.write(state.encode())
+        node.oracles.disks.begins(node)
     node.reconciled_through = state.reconciled_through
     plane = MetadataPlane(MetadataState(), TopicDefaults())
     plane.restore(saved)

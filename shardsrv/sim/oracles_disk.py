@@ -38,6 +38,19 @@ def _end_of(data: bytes, op: int) -> int:
 class Disks:
     """Rules 1 and 2 of `docs/consensus.md`, and that what is left of a log is one unbroken run (`docs/recovery.md`)."""
 
+    def __init__(self) -> None:
+        self._begun: set[int] = set()
+
+    def begins(self, node: Node) -> None:
+        """A start finds no superblock and writes the first: once for each disk."""
+        if node.index in self._begun:
+            raise Violation("first start", f"{node.name} takes the disk that it has written for a new one")
+        self._begun.add(node.index)
+
+    def wiped(self, node: Node) -> None:
+        """A member gets another disk."""
+        self._begun.discard(node.index)
+
     def sent(self, node: Node, group: SimGroup, header: Any) -> None:
         """A frame that describes the log leaves only when the log that it describes is synced; an acknowledgement only
         when the entry is held as it says."""

@@ -372,6 +372,7 @@ class World:
         pause = exponential(random, self.options.faults.down_time)
         self.blame(node, "wiped")
         self.oracles.marks.wiped(node)
+        self.oracles.disks.wiped(node)
         self.bring_down(node, False, pause)
         disk = SimDisk()
         disk.on_call = self.traps[node.index]

@@ -136,6 +136,16 @@ def test_a_frame_describes_what_is_synced(member: Member, kind: type) -> None:
     Disks().sent(member.node, member.group, CommitHeader(**FIELDS, commit=10))
 
 
+def test_a_disk_is_new_once(member: Member) -> None:
+    disks = Disks()
+    member.node.index = 0
+    disks.begins(member.node)
+    with pytest.raises(Violation, match="first start"):
+        disks.begins(member.node)
+    disks.wiped(member.node)
+    disks.begins(member.node)
+
+
 @pytest.mark.parametrize("level", [AckedAs.APPENDED, AckedAs.SYNCED])
 def test_an_acknowledgement_says_what_is_held(member: Member, level: AckedAs) -> None:
     def sent(op: int) -> None:
