@@ -108,7 +108,11 @@ class Faults:
     def _stop(self) -> bool:
         """A clean stop; now and then power goes right behind it."""
         node = self._pick()
-        if node is None:
+        if node is None or self._over:
+            return False
+        if node.syncing:
+            # Who stops cleanly waits for the syncs that are out.
+            self.world.schedule.after(MILLISECOND, self._stop)
             return False
         if not node.stop():
             return True

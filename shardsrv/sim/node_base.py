@@ -109,6 +109,11 @@ class NodeBase:
         """Whether anything is to be written, synced or recorded."""
         return bool(self.written or self._unsynced or self._states or self._freed) or self._round_running
 
+    @property
+    def syncing(self) -> bool:
+        """Whether a round of syncs is out."""
+        return self._round_running
+
     # --- life ------------------------------------------------------------------------------------------------------
 
     def _stop(self, why: str) -> None:

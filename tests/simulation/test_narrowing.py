@@ -106,3 +106,16 @@ def test_bytes_change_nowhere_when_a_disk_was_wiped() -> None:
     assert world.spoilable(Random(1)) is not None
     world.blame(world.nodes[1], "wiped")
     assert world.spoilable(Random(1)) is None
+
+
+def test_a_clean_stop_waits_for_the_syncs_that_are_out() -> None:
+    world = World(bare(1, 1))
+    world.schedule.run_until(1)
+    node = world.nodes[0]
+    node.start()
+    node._round_running = True
+    assert not world.faults._stop()
+    assert node.up
+    node._round_running = False
+    assert world.faults._stop()
+    assert not node.up
