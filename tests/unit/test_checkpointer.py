@@ -61,11 +61,14 @@ class Host:
             info=lambda event, **_: self.lines.append(event), error=lambda event, **_: self.lines.append(event)
         )
         self.group = SimpleNamespace(
-            replica=SimpleNamespace(table=ClientTable(4), head_checksum=5, commit_min=OP, record=self._record),
+            replica=SimpleNamespace(table=ClientTable(4), member=None, commit_min=OP, in_flight=0, record=self._record),
             plane=SimpleNamespace(encode_snapshot=self._encode),
             log=SimpleNamespace(drop_plan=self._drop_plan),
+            applied_checksum=5,
             appended_bytes=0,
             carry_out=lambda effects: None,
+            take_snapshots=lambda: True,
+            leave_snapshots=lambda: None,
         )
 
     def _encode(self, checksum: int, created_at: int, table: list[Any]) -> bytes:

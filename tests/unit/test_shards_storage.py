@@ -48,6 +48,7 @@ def test_a_checkpoint_of_a_closed_group_waits_for_no_sync(tmp_path: Path) -> Non
         plane = SimpleNamespace(applied_op=9, purge_op=0, first_offset=0, checkpoint=lambda checksum: b"never written")
         log = SimpleNamespace(synced_op=8, segments=list)
         group: Any = SimpleNamespace(plane=plane, log=log, applied_checksum=1, fault=None, closed=True)
+        group.take_snapshots, group.leave_snapshots = lambda: True, lambda: None
         with trio.fail_after(5):
             await storage.checkpoint(group)
 
