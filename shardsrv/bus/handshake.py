@@ -28,7 +28,6 @@ import attrs
 from shardsrv.errors import DecodeError, LinkRefused
 from shardsrv.wire.headers import parse_header
 from shardsrv.wire.session_headers import (
-    NONCE_SIZE,
     REPLICA_PROTOCOL_VERSION,
     HandshakeStatus,
     ReplicaChallengeHeader,
@@ -246,6 +245,3 @@ def _signed(frame: bytes, mac: bytes) -> bytes:
 def _verify(own: LinkIdentity, said: bytes, answer: bytes, mac: bytes, side: bytes) -> None:
     if not any(hmac.compare_digest(_code(key, said, answer, side), mac) for key in own.keys):
         raise refuse(HandshakeStatus.MAC_MISMATCH)
-
-
-__all__ = ["NONCE_SIZE", "LinkIdentity", "Refusal"]

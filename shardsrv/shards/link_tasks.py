@@ -21,11 +21,11 @@ import trio
 
 from shardsrv.bus import handshake
 from shardsrv.bus.acceptor import Acceptor
-from shardsrv.bus.handshake import NONCE_SIZE, Births, LinkIdentity, Refusal
+from shardsrv.bus.handshake import Births, LinkIdentity, Refusal
 from shardsrv.errors import DiskFault
 from shardsrv.roster import RosterNode
 from shardsrv.wire.constants import HEADER_SIZE
-from shardsrv.wire.session_headers import HandshakeStatus
+from shardsrv.wire.session_headers import NONCE_SIZE, HandshakeStatus
 
 FIRST_PAUSE = 0.02
 """Seconds between the first two attempts to reach a node; doubles from there."""

@@ -1,4 +1,4 @@
-"""What a node says to its replicas when it opens them: trust, boot entries, waits, incarnations."""
+"""What a node says to its replicas when it opens them: records, trust, boot entries, waits, incarnations."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ import time
 from typing import Any
 
 from shardsrv.config_schema import Cluster
+from shardsrv.errors import DecodeError
+from shardsrv.plane.metadata import snapshot
+from shardsrv.plane.metadata.snapshot import Snapshot
 from shardsrv.store.boot import BootEntry, BootFacts
+from shardsrv.store.disk import Disk
+from shardsrv.store.faults import SnapshotUndecodable, SuperblockUndecodable, SuperblockUnreadable
 from shardsrv.store.group_key import METADATA, GroupKey
+from shardsrv.store.groups import GroupRecord
 from shardsrv.store.log_opening import LogRecovery
+from shardsrv.store.record import Empty, Unreadable
+from shardsrv.store.snapshot import SnapshotFile
 from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.state import VsrState
 from shardsrv.vsr.timeouts import Timeouts
 from shardsrv.vsr.trust import DiskFacts
 
@@ -71,6 +80,37 @@ def disk_facts(
         cut=rot or (recovery.cut_op is not None and partition),
         born_view=born_view,
     )
+
+
+def record_state(disk: Disk, record: GroupRecord | None, path: str, *, nameless: int) -> VsrState | None:
+    """The state in the group table's ``record`` of the partition in directory ``path``; None when there is none.
+    ``nameless``: pairs of the tables that nobody can name.
+
+    Raises:
+        SuperblockUnreadable: the record cannot be trusted, or a nameless one may be this partition's.
+        SuperblockUndecodable: its payload is no state.
+    """
+    if record is None or isinstance(record.outcome, Empty):
+        if nameless and disk.exists(path):
+            reason = "a record of the group table cannot be read and may be this partition's"
+            raise SuperblockUnreadable(path, reason, None, None)
+        return None
+    if isinstance(record.outcome, Unreadable):
+        raise SuperblockUnreadable(path, record.outcome.reason, None, record.outcome.version)
+    try:
+        return VsrState.decode(record.state)
+    except DecodeError as error:
+        raise SuperblockUndecodable(path, error.what, error.expected, error.found) from error
+
+
+def snapshot_state(found: SnapshotFile | None, path: str) -> Snapshot | None:
+    """What the metadata snapshot at ``path`` holds; None when there is none. Raises `SnapshotUndecodable`."""
+    if found is None:
+        return None
+    try:
+        return snapshot.decode(found.payload)
+    except DecodeError as error:
+        raise SnapshotUndecodable(path, error.what, error.expected, error.found) from error
 
 
 def boot_entry(key: GroupKey, replica: Replica, log: Any) -> BootEntry:

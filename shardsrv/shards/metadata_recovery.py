@@ -17,17 +17,16 @@ import trio
 
 from shardsrv._core import Prepare
 from shardsrv.config import Config, root_credentials
-from shardsrv.errors import DecodeError, OurFault
+from shardsrv.errors import OurFault
 from shardsrv.plane.metadata import snapshot as snapshot_format
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import MetadataState
-from shardsrv.shards.member_facts import boot_entry, disk_facts, new_incarnation, timeouts_of
+from shardsrv.shards.member_facts import boot_entry, disk_facts, new_incarnation, snapshot_state, timeouts_of
 from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.topic_defaults import topic_defaults
 from shardsrv.store.boot import BootRecord
 from shardsrv.store.disk import Disk, sync_names
-from shardsrv.store.faults import SnapshotUndecodable
 from shardsrv.store.group_key import METADATA
 from shardsrv.store.layout import SNAPSHOT, DataDirectory
 from shardsrv.store.log import PrepareLog
@@ -97,7 +96,7 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     superblock = Superblock(disk, directory.metadata)
     state = state_of(superblock.read(), (superblock.path(0), superblock.path(1)))
     found = read_snapshot(disk, directory.snapshot)
-    saved = _decode(found, directory.snapshot)
+    saved = snapshot_state(found, directory.snapshot)
     checkpoint = None if state is None else (state.checkpoint_op, state.checkpoint_checksum)
     check_pairing(
         checkpoint, None if saved is None or found is None else (saved.op, found.checksum), directory.snapshot
@@ -207,15 +206,6 @@ def _replica(
         nonces=nonces,
         transfer=transfer,
     )
-
-
-def _decode(found: SnapshotFile | None, path: str) -> snapshot_format.Snapshot | None:
-    if found is None:
-        return None
-    try:
-        return snapshot_format.decode(found.payload)
-    except DecodeError as error:
-        raise SnapshotUndecodable(path, error.what, error.expected, error.found) from error
 
 
 def _first_state(host: RecoveryHost) -> tuple[SnapshotFile, snapshot_format.Snapshot]:

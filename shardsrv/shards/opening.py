@@ -14,27 +14,26 @@ import structlog
 
 from shardsrv._core import Prepare
 from shardsrv.config import Config
-from shardsrv.errors import DecodeError
 from shardsrv.plane.metadata.plane import OwnedPartition
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
-from shardsrv.shards.member_facts import disk_facts, new_incarnation, timeouts_of
+from shardsrv.shards.member_facts import disk_facts, new_incarnation, record_state, timeouts_of
 from shardsrv.shards.partition_group import PartitionGroup, PartitionHost
 from shardsrv.shards.partition_transfer import PartitionTransferDriver
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.store.checkpoint import Checkpoint, checkpoint_fault
 from shardsrv.store.descriptors import DescriptorPool
 from shardsrv.store.disk import Disk
-from shardsrv.store.faults import PartitionLost, SuperblockUndecodable, SuperblockUnreadable
+from shardsrv.store.faults import PartitionLost, SuperblockUnreadable
 from shardsrv.store.group_key import GroupKey
-from shardsrv.store.groups import GroupRecord, GroupTable
+from shardsrv.store.groups import GroupTable
 from shardsrv.store.incoming import finish_swap
 from shardsrv.store.index import IndexCache
 from shardsrv.store.layout import DataDirectory
 from shardsrv.store.log import PrepareLog
 from shardsrv.store.log_opening import LogFacts
 from shardsrv.store.log_walk import ResumePoint
-from shardsrv.store.record import Empty, Present, Unreadable
+from shardsrv.store.record import Present, Unreadable
 from shardsrv.store.segment import GroupIdentity as LogIdentity
 from shardsrv.store.set_aside import HEALED_BY_PEERS, set_aside
 from shardsrv.vsr.nonce import Nonces
@@ -85,7 +84,7 @@ class PartitionOpener:
         """Open or make one partition. Raises the doubt that keeps it from being served."""
         host, key = self._host, key_of(owned.identity)
         path = host.directory.partition(*key)
-        state = self._state_of(self.table.records().get(key), path)
+        state = record_state(host.disk, self.table.records().get(key), path, nameless=host.context.prepared.nameless)
         try:
             return self._open(owned, state, self._lost(owned.identity, state, path))
         except HEALED_BY_PEERS as error:
@@ -225,18 +224,3 @@ class PartitionOpener:
                 raise PartitionLost(path, identity.created_revision, 0)
             return False
         return not exists and (state is not None or identity.created_revision <= self._reconciled_through)
-
-    def _state_of(self, record: GroupRecord | None, path: str) -> VsrState | None:
-        """The state of a record; None when there is none. Raises for a record that cannot be trusted."""
-        if record is None or isinstance(record.outcome, Empty):
-            if self._host.context.prepared.nameless and self._host.disk.exists(path):
-                raise SuperblockUnreadable(
-                    path, "a record of the group table cannot be read and may be this partition's", None, None
-                )
-            return None
-        if isinstance(record.outcome, Unreadable):
-            raise SuperblockUnreadable(path, record.outcome.reason, None, record.outcome.version)
-        try:
-            return VsrState.decode(record.state)
-        except DecodeError as error:
-            raise SuperblockUndecodable(path, error.what, error.expected, error.found) from error

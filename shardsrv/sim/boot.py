@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from shardsrv._core import Prepare, xxh3
-from shardsrv.errors import Damaged, DecodeError
+from shardsrv.errors import Damaged
 from shardsrv.plane.metadata import snapshot as snapshot_format
 from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.plane import MetadataPlane, OwnedPartition
 from shardsrv.plane.metadata.state import MetadataState, PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.shards import member_facts
-from shardsrv.shards.member_facts import boot_entry
+from shardsrv.shards.member_facts import boot_entry, record_state, snapshot_state
 from shardsrv.shards.metadata_transfer import MetadataTransferDriver
 from shardsrv.shards.partition_transfer import PartitionTransferDriver
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup
@@ -30,19 +30,17 @@ from shardsrv.store.faults import (
     LogDamaged,
     LogForeign,
     PartitionLost,
-    SnapshotUndecodable,
-    SuperblockUndecodable,
     SuperblockUnreadable,
 )
 from shardsrv.store.group_key import METADATA, GroupKey
-from shardsrv.store.groups import GroupRecord, GroupTable, nameless, read_tables
+from shardsrv.store.groups import GroupTable, nameless, read_tables
 from shardsrv.store.incoming import finish_swap
 from shardsrv.store.layout import SNAPSHOT
 from shardsrv.store.log import PrepareLog
 from shardsrv.store.log_opening import LogFacts, LogRecovery
 from shardsrv.store.log_reload import open_behind_snapshot
 from shardsrv.store.log_walk import ResumePoint
-from shardsrv.store.record import Empty, Present, Unreadable
+from shardsrv.store.record import Present, Unreadable
 from shardsrv.store.recovery import check_pairing, check_partition_directory
 from shardsrv.store.segment import GroupIdentity as LogIdentity
 from shardsrv.store.set_aside import HEALED_BY_PEERS, copy_aside, set_aside
@@ -119,7 +117,7 @@ def _open_metadata(node: Node, state: VsrState | None, lost: bool) -> MetadataSi
     disk, directory, options = node.disk, node.directory, node.options
     superblock = node.superblock
     found = read_snapshot(disk, directory.snapshot)
-    saved = _decode(found, directory.snapshot)
+    saved = snapshot_state(found, directory.snapshot)
     checkpoint = None if state is None else (state.checkpoint_op, state.checkpoint_checksum)
     pair = None if saved is None or found is None else (saved.op, found.checksum)
     check_pairing(checkpoint, pair, directory.snapshot)
@@ -217,7 +215,7 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
     """One partition. Raises the doubt that keeps it from being served."""
     key = key_of(owned.identity)
     path = node.directory.partition(*key)
-    state = _state_of(node, node.table.records().get(key), path)
+    state = _record_state(node, key)
     lost = _lost(node, owned.identity, state, path)
     try:
         return _open(node, owned, state, lost)
@@ -232,7 +230,7 @@ def reopen_damaged(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
     """A partition whose log was found damaged while it ran."""
     node.world.reached("set aside running")
     key = key_of(owned.identity)
-    state = _state_of(node, node.table.records().get(key), node.directory.partition(*key))
+    state = _record_state(node, key)
     return _begin_anew(node, owned, state)
 
 
@@ -360,26 +358,9 @@ def _sync(log: PrepareLog) -> None:
         log.mark_synced(plan)
 
 
-def _state_of(node: Node, record: GroupRecord | None, path: str) -> VsrState | None:
-    if record is None or isinstance(record.outcome, Empty):
-        if node.nameless and node.disk.exists(path):
-            raise SuperblockUnreadable(path, "a record that cannot be read may be this partition's", None, None)
-        return None
-    if isinstance(record.outcome, Unreadable):
-        raise SuperblockUnreadable(path, record.outcome.reason, None, record.outcome.version)
-    try:
-        return VsrState.decode(record.state)
-    except DecodeError as error:
-        raise SuperblockUndecodable(path, error.what, error.expected, error.found) from error
-
-
-def _decode(found: SnapshotFile | None, path: str) -> snapshot_format.Snapshot | None:
-    if found is None:
-        return None
-    try:
-        return snapshot_format.decode(found.payload)
-    except DecodeError as error:
-        raise SnapshotUndecodable(path, error.what, error.expected, error.found) from error
+def _record_state(node: Node, key: GroupKey) -> VsrState | None:
+    record, path = node.table.records().get(key), node.directory.partition(*key)
+    return record_state(node.disk, record, path, nameless=node.nameless)
 
 
 def _first_state(node: Node) -> tuple[SnapshotFile, snapshot_format.Snapshot]:
