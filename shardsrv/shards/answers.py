@@ -1,9 +1,8 @@
 """Answers: every way in which a request of a local connection ends.
 
-Invariants: each delivered frame is answered exactly once (`reply`, `status`, `result`, `evict`) or let go
-(`silence`), so that the
-lockstep of the reactor goes on; an answer to a connection that is gone is dropped. Source: wire-protocol.md 2.3, 2.4,
-4.2.
+Invariants: each delivered frame is answered exactly once (`reply`, `status`, `result`, `evict`) or let go (`silence`),
+so that the lockstep of the reactor goes on; an answer to a connection that is gone is dropped. Source: wire-protocol.md
+2.3, 2.4, 4.2.
 """
 
 from shardsrv._core import pack_reply, pack_reply_frame

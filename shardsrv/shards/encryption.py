@@ -1,11 +1,9 @@
 """Encryption at rest: payloads and user headers of messages are stored as AES-256-GCM.
 
 Stored field = 12 random bytes of nonce, ciphertext, 16 bytes of tag; no additional data (storage.md 8). Payload and
-user headers of a message are separate
-fields; ids, offsets and times are not encrypted, neither is metadata. Frames are made anew with their checksums: on
-the home shard before the batch goes to
-its partition, and when a poll is answered. The digest that tells retries stays that of the batch as it was sent.
-Large batches are worked on in a thread.
+user headers of a message are separate fields; ids, offsets and times are not encrypted, neither is metadata. Frames are
+made anew with their checksums: on the home shard before the batch goes to its partition, and when a poll is answered.
+The digest that tells retries stays that of the batch as it was sent. Large batches are worked on in a thread.
 """
 
 import binascii

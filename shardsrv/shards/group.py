@@ -307,9 +307,8 @@ class Group:
         """The turn's entries are written and what they commit is answered."""
 
     def synced(self, plan: SyncPlan, token: int, checksum: int) -> None:
-        """A sync that covered all entries up to ``token``, the last with identity ``checksum``, succeeded. The
-        frontier is what the log
-        says: a cut may have come between."""
+        """A sync that covered all entries up to ``token``, the last with identity ``checksum``, succeeded. The frontier
+        is what the log says: a cut may have come between."""
         self.log.mark_synced(plan)
         self.host.frontier_moved(self, self.log.synced_checksum)
         self.carry_out(self.replica.step(Persisted(token, SYNCED)))

@@ -1,9 +1,8 @@
 """Links: typed records over the lanes between the shards of one node.
 
-A record is a fixed head (packed by the classes of `shards.records`) and an optional body. A body of up to
-`INLINE_MAX` bytes rides in
-the lane; a larger one is put into the sender's arena and a descriptor travels: the receiver copies it and returns the
-buffer.
+A record is a fixed head (packed by the classes of `shards.records`) and an optional body. A body of up to `INLINE_MAX`
+bytes rides in the lane; a larger one is put into the sender's arena and a descriptor travels: the receiver copies it
+and returns the buffer.
 
 Envelope in the lane: u8 form (0 inline, 1 arena) | u8 zero | u16 head length | u32 body length | u64 arena offset |
 head | body when inline.

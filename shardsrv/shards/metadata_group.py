@@ -1,9 +1,8 @@
 """The metadata group on shard 0: the driver of its replica, and the stream of committed entries to the other shards.
 
-A client's answer to a metadata command leaves only when every shard of this node has applied the entry: any
-connection to the node
-then reads its own and its neighbours' writes. In a cluster a member that does not lead passes commands on to the one
-that does, and holds the answer until this node has applied the entry as well. Invariants:
+A client's answer to a metadata command leaves only when every shard of this node has applied the entry: any connection
+to the node then reads its own and its neighbours' writes. In a cluster a member that does not lead passes commands on
+to the one that does, and holds the answer until this node has applied the entry as well. Invariants:
 
 * `COMMITTED` records are sent in op order without a gap, once each;
 * answers leave in the order of their ops.

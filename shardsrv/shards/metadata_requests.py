@@ -1,10 +1,9 @@
 """Metadata requests of the connections of one shard: they go to shard 0, and their answers come back.
 
 Commands with a secret are finished here before they leave: passwords are hashed in a thread, the text of a token is
-made, and what goes to shard 0 is the resolved
-command, which holds a hash or a digest only. The text of a token waits beside its request and is put behind the reply
-of the first success; a repeat is
-answered 51 by the client table, because nobody has the text any more.
+made, and what goes to shard 0 is the resolved command, which holds a hash or a digest only. The text of a token waits
+beside its request and is put behind the reply of the first success; a repeat is answered 51 by the client table,
+because nobody has the text any more.
 """
 
 from collections.abc import Callable

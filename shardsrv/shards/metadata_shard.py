@@ -1,8 +1,7 @@
 """Shard 0: the metadata group, its checkpoints, and the door for new connections.
 
 Recovery: superblock, snapshot, log, in that order, each verified before it is believed (`store.recovery`). The
-recovered state is handed to the other shards
-through a memfd; from then on they follow the stream of committed entries.
+recovered state is handed to the other shards through a memfd; from then on they follow the stream of committed entries.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Writes of consumer offsets: operations 161 and 162 of the connections of one shard.
 
 A group's offset is written by the member that owns the partition, a partition that it hands over included; the shard
-that owns the partition decides
-(`consumer_groups`). Whatever does not resolve is 20 (wire-operations.md 6).
+that owns the partition decides (`consumer_groups`). Whatever does not resolve is 20 (wire-operations.md 6).
 """
 
 from typing import Protocol

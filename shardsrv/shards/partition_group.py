@@ -1,8 +1,7 @@
 """One partition on the shard that owns it: the group driver, its polls and its counters.
 
-A poll is planned by the pure plane, read from the log into a buffer of the arena and answered as buffers that skip
-the prepare headers.
-Nothing above the committed op is ever returned.
+A poll is planned by the pure plane, read from the log into a buffer of the arena and answered as buffers that skip the
+prepare headers. Nothing above the committed op is ever returned.
 """
 
 import struct

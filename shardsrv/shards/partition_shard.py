@@ -1,8 +1,8 @@
 """A shard that owns partitions and client connections.
 
 It keeps a copy of the metadata, made from the state that shard 0 handed over and moved on by the stream of committed
-entries; `reconciler`
-turns its changes into partitions. Requests of its connections go through `router`, `reads` and `polls`.
+entries; `reconciler` turns its changes into partitions. Requests of its connections go through `router`, `reads` and
+`polls`.
 """
 
 import os

@@ -1,9 +1,8 @@
 """Passwords: Argon2 hashes, made and checked in threads beside the pump.
 
 An unknown user costs one verification of a dummy hash, so that the time of a refusal does not tell whether a name
-exists
-(wire-protocol.md 3.2). At most `WORKERS` verifications run at a time: they are bound by memory and would starve the
-shards of a small machine.
+exists (wire-protocol.md 3.2). At most `WORKERS` verifications run at a time: they are bound by memory and would starve
+the shards of a small machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the supervisor does to the data directory before it forks shards: one process, nothing async, every file quiet.
 
 Group tables are brought to the present owners when the shard count changed; the boot records of the life before are
-read once, because each
-shard makes its own anew while it recovers.
+read once, because each shard makes its own anew while it recovers.
 """
 
 from collections.abc import Mapping

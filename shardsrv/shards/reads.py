@@ -1,8 +1,7 @@
 """Reads: operation 2, by command code. Answered from this shard's copy of the metadata, or handed to `polls`.
 
 Order (wire-protocol.md 3.8): ping needs no session; the legacy logins are evicted; anything else without a session is
-status 40; a code that is
-not known is status 3, a known one that this version does not serve is status 5.
+status 40; a code that is not known is status 3, a known one that this version does not serve is status 5.
 """
 
 from collections.abc import Callable

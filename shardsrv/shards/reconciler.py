@@ -1,11 +1,10 @@
 """The reconciler: makes the partitions of a shard what the metadata says, one committed op after the other.
 
 An op counts as applied on this shard, and is told to shard 0 as such, when everything it means for this shard's
-partitions is done: files made and
-recorded, files removed, purge entries committed. In a cluster the purge entry is the partition's primary's to make, and
-is waited for `PURGE_SECONDS` only: it may be on a node that cannot be reached. Invariants: ops are followed in order;
-nothing is admitted to a partition while a purge of it is
-committed in metadata and not in its log (`PartitionGroup.purging`).
+partitions is done: files made and recorded, files removed, purge entries committed. In a cluster the purge entry is the
+partition's primary's to make, and is waited for `PURGE_SECONDS` only: it may be on a node that cannot be reached.
+Invariants: ops are followed in order; nothing is admitted to a partition while a purge of it is committed in metadata
+and not in its log (`PartitionGroup.purging`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Records that travel between shards: kinds, and the packed head of each.
 
 All little-endian, packed without padding. A *token* (u64) is drawn by the home shard of a connection and names the
-waiting request
-there; it comes back in the answer. Large request bodies are not sent: a partition request carries (offset, length) in
-the arena of its home
-shard, which keeps the frame until the answer. `epoch` is the metadata op at which the home shard resolved names; the
-owner parks
-the request until it has applied that op.
+waiting request there; it comes back in the answer. Large request bodies are not sent: a partition request carries
+(offset, length) in the arena of its home shard, which keeps the frame until the answer. `epoch` is the metadata op at
+which the home shard resolved names; the owner parks the request until it has applied that op.
 """
 
 import struct

@@ -1,11 +1,10 @@
 """Retention on the shard that owns partitions: by time, by size, and by request; the deciding part is
 `plane.partition.retention`.
 
-Order: an entry of the partition's log says what goes (first offset kept, bytes removed), and with it every number
-that clients see changes; then a checkpoint is made
-durable; then whole files are unlinked. Invariants: one plan at a time on a shard; a plan is carried out only while
-what it was made from still holds; only time
-of appending counts; what a batch takes is counted from the segment that goes.
+Order: an entry of the partition's log says what goes (first offset kept, bytes removed), and with it every number that
+clients see changes; then a checkpoint is made durable; then whole files are unlinked. Invariants: one plan at a time on
+a shard; a plan is carried out only while what it was made from still holds; only time of appending counts; what a batch
+takes is counted from the segment that goes.
 """
 
 import time

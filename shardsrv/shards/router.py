@@ -1,9 +1,8 @@
 """The router: what happens to each frame of a connection of this shard.
 
 Every frame is answered exactly once (see `shards.answers`). Order of checks (wire-protocol.md 2.2, 3.8, 4.2): the
-command, the field rules of the header, the request
-checksum, the session, the body, the target, the permission. A known code that this version does not serve gets status
-5.
+command, the field rules of the header, the request checksum, the session, the body, the target, the permission. A known
+code that this version does not serve gets status 5.
 """
 
 from collections.abc import Callable

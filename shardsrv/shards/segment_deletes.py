@@ -1,8 +1,8 @@
 """Deletion of segments (operation 138) for the connections of one shard.
 
 The shard that owns the partition turns the number of segments into an offset and commits it (`retention`); the reply
-carries operation 68 and the metadata
-commit, because clients take the `commit` of such a reply for a position in the metadata log (wire-0.11.md 1.5).
+carries operation 68 and the metadata commit, because clients take the `commit` of such a reply for a position in the
+metadata log (wire-0.11.md 1.5).
 """
 
 import struct

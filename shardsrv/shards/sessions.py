@@ -1,10 +1,8 @@
 """Sessions: who is logged in on which connection of this shard, and the login itself.
 
 A connection is *connected* (no session) or *bound* to (client id, session, user). Binding a client id that another
-connection holds
-moves it: the older connection falls back to connected. Credentials are checked on the home shard, in a thread; only
-the registration goes to
-shard 0. Source: wire-protocol.md 3.
+connection holds moves it: the older connection falls back to connected. Credentials are checked on the home shard, in a
+thread; only the registration goes to shard 0. Source: wire-protocol.md 3.
 """
 
 import time

@@ -43,8 +43,7 @@ class Staging:
 
     def require(self, opening: int) -> None:
         """Raise `Unreadable` unless the staging that was open at ``opening`` still is: a job that began under it may
-        run
-        when it is closed, or another one open."""
+        run when it is closed, or another one open."""
         if opening != self.opening or not self._handles:
             raise Unreadable(incoming_path(self._directory), "the staging was closed")
 

@@ -113,8 +113,8 @@ class PartitionStorage:
 
     def _names_durable(self, opened: list[Opened]) -> list[Opened]:
         """Before the first record of a partition speaks of its directory, the directory has to be there for good: a
-        power
-        loss that took it would leave a partition that looks lost. One sync of each directory above for all new ones."""
+        power loss that took it would leave a partition that looks lost. One sync of each directory above for all new
+        ones."""
         known = self._table.records()
         new = [item for item in opened if key_of(item.group.identity) not in known]
         directory = self._host.directory

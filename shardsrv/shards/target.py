@@ -10,8 +10,8 @@ class Target:
     """A resolved partition, good while the shard's metadata stands at op ``epoch``.
 
     ``group`` is its consensus group, ``owner`` the shard that owns it; the durabilities are those of messages and of
-    offsets, with the floor of the
-    configuration. ``holder`` is the `PartitionGroup` when it is of this shard and was looked up before.
+    offsets, with the floor of the configuration. ``holder`` is the `PartitionGroup` when it is of this shard and was
+    looked up before.
     """
 
     __slots__ = ("durability", "epoch", "group", "holder", "identity", "offset_durability", "owner")

@@ -1,8 +1,8 @@
 """Targets: from the names in a request to the partition and the shard that owns it.
 
-Resolution reads this shard's copy of the metadata; results carry the metadata op at which they were made (`epoch`),
-and are good until the copy moves
-on. Order of checks: what does not resolve is refused before permissions are looked at (wire-messages.md 1.8).
+Resolution reads this shard's copy of the metadata; results carry the metadata op at which they were made (`epoch`), and
+are good until the copy moves on. Order of checks: what does not resolve is refused before permissions are looked at
+(wire-messages.md 1.8).
 """
 
 from shardsrv._core import xxh32

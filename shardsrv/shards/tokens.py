@@ -1,9 +1,8 @@
 """Personal access tokens on the node: how one is made, how it is recognised, and the task that removes expired ones.
 
-Invariants: the text of a token exists in the reply that creates it and in the memory of that one request, nowhere
-else; what is kept is its digest, BLAKE2b-256
-as hex. A token has 400 random bits, so the digest needs neither salt nor key: nobody finds the text by trying.
-Source: wire-messages.md 4.
+Invariants: the text of a token exists in the reply that creates it and in the memory of that one request, nowhere else;
+what is kept is its digest, BLAKE2b-256 as hex. A token has 400 random bits, so the digest needs neither salt nor key:
+nobody finds the text by trying. Source: wire-messages.md 4.
 """
 
 import base64

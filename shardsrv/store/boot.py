@@ -256,8 +256,7 @@ class BootRecord:
 
     def trust(self, key: GroupKey) -> None:
         """The log of a marked group holds again what may have been acknowledged. Not synced: an older mark is doubt,
-        which
-        is allowed. Raises `DiskFault`."""
+        which is allowed. Raises `DiskFault`."""
         old = self._entries.get(key)
         if old is not None and old.fenced:
             self._put(attrs.evolve(old, fenced=False))

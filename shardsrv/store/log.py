@@ -367,8 +367,7 @@ class PrepareLog(LogWriter):
 
     def close(self, index: bool = True) -> None:
         """Close every handle, after writing the active ``index``; those that a sync under way needs when its plan is
-        handed
-        back. Does not sync: whoever stops cleanly has done it."""
+        handed back. Does not sync: whoever stops cleanly has done it."""
         if index:
             self.write_index()
         for segment in self._segments:

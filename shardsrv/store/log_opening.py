@@ -66,8 +66,7 @@ def recover(
     with_peers: bool = False,
 ) -> tuple[Walk, LogRecovery]:
     """Walk, decide, act. ``with_peers``: what other members decide or repair is cut as well; the owner must then
-    abstain
-    until it holds what they hold.
+    abstain until it holds what they hold.
 
     Raises:
         LogDamaged: refused, or an outcome that needs other members (`action` says which); nothing was changed.

@@ -2,9 +2,8 @@
 away.
 
 Only headers are looked at, one after the other; a segment of large batches is skipped through without reading their
-bodies. The file is opened apart from the log's
-own handles, so that counting may run in a thread while the log goes on; a segment that is dropped meanwhile counts as
-not there.
+bodies. The file is opened apart from the log's own handles, so that counting may run in a thread while the log goes on;
+a segment that is dropped meanwhile counts as not there.
 """
 
 from __future__ import annotations

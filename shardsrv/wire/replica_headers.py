@@ -60,8 +60,7 @@ class ControlHeader(Header):
 @attrs.frozen(kw_only=True)
 class PrepareOkHeader(ControlHeader):
     """Acknowledges an entry. `view` is the acknowledging replica's; `acked_as` 0 appended, 1 synced, 2 refused: its
-    time
-    is too far from the clock of the sender."""
+    time is too far from the clock of the sender."""
 
     layout: ClassVar[Layout] = control_layout(
         Command.PREPARE_OK,
