@@ -70,6 +70,7 @@ def test_a_roster_that_does_not_hold_is_refused(tmp_path: Path, nodes: list[dict
             "cluster.view_change_status_timeout",
             "cluster.view_change_retransmit_interval",
         ),
+        ({"repair_chunk_max": 512}, "cluster.repair_chunk_max", "message_bus.peer_queue_capacity"),
         ({"auth": {"enabled": True}}, "cluster.auth.shared_secret", "cluster.auth.enabled"),
         ({"auth": {"shared_secret": "short"}}, "cluster.auth.shared_secret", "32 bytes"),
         (
