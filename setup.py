@@ -97,9 +97,10 @@ class BuildExtensions(build_ext):
         if modules and not getattr(self.distribution, "_cythonized", False):
             pure = [module for module in modules if module.sources[0].endswith(".py")]
             written = [module for module in modules if module not in pure]
+            common = {"annotate": DEBUG, "quiet": True, "nthreads": os.cpu_count() or 1}
             self.distribution.ext_modules = [
-                *cythonize(written, compiler_directives=DIRECTIVES, annotate=DEBUG, quiet=True),
-                *cythonize(pure, compiler_directives=CHECKED, annotate=DEBUG, quiet=True),
+                *cythonize(written, compiler_directives=DIRECTIVES, **common),
+                *cythonize(pure, compiler_directives=CHECKED, **common),
             ]
             self.distribution._cythonized = True
         super().finalize_options()

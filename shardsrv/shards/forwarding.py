@@ -1,8 +1,8 @@
 """Writes that reached a node which is not the primary of their group: passed on over a link, the answer relayed.
 
 A client that knows no routing so works against any node. Invariants: a request is passed on at most once and never
-from a node that it was passed on to, so that two nodes in doubt cannot play it to each other; one that found no link
-certainly had no effect (58); one whose link or answer was lost has an unknown outcome (57): its client repeats it under
+from a node that it was passed on to, so that two nodes in doubt cannot play it to each other; one that found no primary
+or no link certainly had no effect (58, after some waiting, `primary_wait`); one whose link or answer was lost has an unknown outcome (57): its client repeats it under
 the same number, and the group knows it again.
 """
 
@@ -16,6 +16,7 @@ from shardsrv.bus.replica_links import ReplicaLinks
 from shardsrv.errors import PeerFault
 from shardsrv.shards import records
 from shardsrv.shards.answers import Origin
+from shardsrv.shards.primary_wait import PrimaryWait
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.frames import body_fields
 from shardsrv.vsr.identity import GroupIdentity
@@ -59,6 +60,8 @@ class Forwarding:
         self._waiting: dict[int, Waiting] = {}
         self._token = 0
         self._ticks = 0
+        self.wait = PrimaryWait(lambda replica: replica.leads or self._primary(replica) is not None)
+        """What came while there was no primary."""
         self.passed_on = 0
         self.taken = 0
         self.refused = 0
@@ -66,11 +69,22 @@ class Forwarding:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answer is waited for."""
-        return len(self._waiting)
+        """Requests whose answer, or whose group's primary, is waited for."""
+        return len(self._waiting) + self.wait.count
 
-    def primary(self, replica: Any) -> int | None:
-        """The node to pass requests of a group on to; None when this node leads, or nobody is known and reached."""
+    def target(self, replica: Any, origin: Any) -> int | None:
+        """The node to pass a request of a group on to; None when this node leads, nobody is known and reached, or
+        another node passed it on to here."""
+        return None if isinstance(origin, PeerOrigin) else self._primary(replica)
+
+    def must_wait(self, replica: Any, origin: Any) -> bool:
+        """Whether a request for a group that this node does not lead waits until somebody does. One that another node
+        passed on, while this node knows of yet another one, does not: it is for its sender to ask there."""
+        if isinstance(origin, PeerOrigin) and replica.status == NORMAL:
+            return False
+        return self.wait.must(replica)
+
+    def _primary(self, replica: Any) -> int | None:
         if replica.leads or replica.status != NORMAL:
             return None
         leader = primary_of(replica.view, replica.identity.replica_count)
@@ -152,8 +166,9 @@ class Forwarding:
         while self._waiting:
             token, oldest = next(iter(self._waiting.items()))
             if oldest.until > self._ticks:
-                return
+                break
             self._unknown([token])
+        self.wait.tick()
 
     def _unknown(self, tokens: list[int]) -> None:
         for token in tokens:

@@ -16,7 +16,7 @@ from shardsrv.errors import RequestRefused
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.shards import records
 from shardsrv.shards.answers import Origin
-from shardsrv.shards.forwarding import Forwarding, PeerOrigin
+from shardsrv.shards.forwarding import Forwarding
 from shardsrv.shards.group import Group, Host
 from shardsrv.shards.links import Links
 from shardsrv.store.log import PrepareLog
@@ -25,6 +25,7 @@ from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.replica import Replica
 from shardsrv.wire.constants import Operation
+from shardsrv.wire.error_codes import ErrorCode
 
 
 class MetadataHost(Host, Protocol):
@@ -57,8 +58,15 @@ class MetadataGroup(Group):
 
     def request(self, record: records.MetadataRequest, body: bytes, origin: Origin, now: int) -> None:
         """A client's command. Static refusals travel as a status, before anything is logged (wire-protocol.md 4.2)."""
-        if self.forwarding is not None and not isinstance(origin, PeerOrigin):
-            peer = self.forwarding.primary(self.replica)
+        if self.forwarding is not None and not self.replica.leads:
+            if self.forwarding.must_wait(self.replica, origin):
+                self.forwarding.wait.hold(
+                    self.replica,
+                    lambda: self.request(record, body, origin, now),
+                    lambda: origin.refused(self.refusal, ErrorCode.TRANSIENT_NOT_ACCEPTED),
+                )
+                return
+            peer = self.forwarding.target(self.replica, origin)
             if peer is not None:
                 self._pass_on(self.forwarding, peer, record, body, origin)
                 return

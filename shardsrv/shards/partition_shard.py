@@ -367,16 +367,27 @@ class PartitionShard(Shard):
         """See `forwarding.ForwardHost`."""
         group = self.group_at(header.group, header.created_revision)
         if group is None:
-            origin.refused(records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_ACCEPTED)
+            # The other node has made the partition before this one.
+            self.park(
+                lambda: self.forwarded(header, body, origin),
+                lambda: origin.refused(records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_ACCEPTED),
+            )
         else:
             group.submit(request_of(header, body, origin, time_ns() // 1000))
 
     def pass_on(self, group: PartitionGroup, request: Request) -> bool:
         """See `PartitionHost`."""
-        if self.peering is None or isinstance(request.origin, PeerOrigin):
+        if self.peering is None:
             return False
-        forwarding = self.peering.forwarding
-        peer = forwarding.primary(group.replica)
+        forwarding, origin = self.peering.forwarding, request.origin
+        if forwarding.must_wait(group.replica, origin):
+            forwarding.wait.hold(
+                group.replica,
+                lambda: group.submit(request),
+                lambda: origin.refused(group.refusal, ErrorCode.TRANSIENT_NOT_ACCEPTED),
+            )
+            return True
+        peer = forwarding.target(group.replica, origin)
         if peer is not None:
             forwarding.pass_request(peer, group.replica.identity, request, group.refusal)
         return peer is not None

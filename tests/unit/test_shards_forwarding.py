@@ -9,6 +9,7 @@ import pytest
 
 from shardsrv.shards import records
 from shardsrv.shards.forwarding import ANSWER_TICKS, Forwarding, PeerOrigin, request_of
+from shardsrv.shards.primary_wait import REQUESTS_MAX, WAIT_TICKS
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.identity import GroupIdentity
 from shardsrv.vsr.status import NORMAL, VIEW_CHANGE
@@ -139,19 +140,93 @@ def test_a_frame_that_does_not_verify_is_counted_and_dropped(sides: tuple[Side, 
     assert other.taken == [] and other.forwarding.refused == 1
 
 
+def replica(view: int = 1, status: int = NORMAL, leads: bool = False) -> Any:
+    return SimpleNamespace(view=view, status=status, leads=leads, identity=IDENTITY)
+
+
+class Line:
+    """Requests that are held; notes what becomes of each."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.ends: list[tuple[str, str]] = []
+
+    def hold(self, member: Any, name: str) -> None:
+        self.side.forwarding.wait.hold(
+            member, lambda: self.ends.append(("again", name)), lambda: self.ends.append(("refused", name))
+        )
+
+
 def test_nobody_is_asked_while_nobody_is_known_to_lead(sides: tuple[Side, Side]) -> None:
     one, _ = sides
 
-    def primary(view: int, status: int = NORMAL, leads: bool = False) -> int | None:
-        replica = SimpleNamespace(view=view, status=status, leads=leads, identity=IDENTITY)
-        return one.forwarding.primary(replica)
+    def target(*facts: Any, **named: Any) -> int | None:
+        return one.forwarding.target(replica(*facts, **named), Origin())
 
-    assert [primary(1), primary(2), primary(4)] == [1, 2, 1]
-    assert primary(3) is None, "that is this node"
-    assert primary(0, leads=True) is None
-    assert primary(1, status=VIEW_CHANGE) is None
+    assert [target(1), target(2), target(4)] == [1, 2, 1]
+    assert target(3) is None, "that is this node"
+    assert target(0, leads=True) is None
+    assert target(1, status=VIEW_CHANGE) is None
     one.up = False
-    assert primary(1) is None
+    assert target(1) is None
+
+
+def test_what_comes_without_a_primary_waits_for_one_in_order(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    member, line = replica(status=VIEW_CHANGE), Line(one)
+    assert one.forwarding.must_wait(member, Origin())
+    line.hold(member, "first")
+    line.hold(member, "second")
+    assert one.forwarding.in_flight == 2
+    one.forwarding.tick()
+    member.status = NORMAL
+    assert line.ends == [] and one.forwarding.must_wait(member, Origin()), "none goes past one that waits"
+    one.forwarding.tick()
+    assert line.ends == [("again", "first"), ("again", "second")]
+    assert not one.forwarding.must_wait(member, Origin()) and one.forwarding.in_flight == 0
+
+
+def test_a_group_without_primary_does_not_stop_another(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    line = Line(one)
+    line.hold(replica(status=VIEW_CHANGE), "stuck")
+    line.hold(replica(leads=True), "served")
+    one.forwarding.tick()
+    assert line.ends == [("again", "served")]
+    assert not one.forwarding.must_wait(replica(), Origin())
+
+
+def test_nobody_waits_longer_than_the_bound(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    member, line = replica(status=VIEW_CHANGE), Line(one)
+    line.hold(member, "early")
+    one.forwarding.tick()
+    line.hold(member, "late")
+    for _ in range(WAIT_TICKS - 2):
+        one.forwarding.tick()
+    assert line.ends == []
+    one.forwarding.tick()
+    assert line.ends == [("refused", "early")]
+    one.forwarding.tick()
+    assert line.ends == [("refused", "early"), ("refused", "late")] and one.forwarding.in_flight == 0
+
+
+def test_no_more_wait_than_there_is_room_for(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    member, line = replica(status=VIEW_CHANGE), Line(one)
+    for _ in range(REQUESTS_MAX):
+        line.hold(member, "held")
+    line.hold(member, "one too many")
+    assert line.ends == [("refused", "one too many")] and one.forwarding.in_flight == REQUESTS_MAX
+
+
+def test_what_was_passed_on_waits_for_this_node_to_lead_and_for_no_other(sides: tuple[Side, Side]) -> None:
+    one, other = sides
+    passed(one, other)
+    origin = other.taken.pop()[2]
+    assert other.forwarding.must_wait(replica(status=VIEW_CHANGE), origin)
+    member = replica(view=2)
+    assert not other.forwarding.must_wait(member, origin) and other.forwarding.target(member, origin) is None
 
 
 def test_a_request_that_expects_nothing_is_not_waited_for(sides: tuple[Side, Side]) -> None:
