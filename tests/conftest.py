@@ -1,10 +1,14 @@
 """Options of the test run.
 
-``--long``     runs of tests that repeat rounds take ten times as many, and look at everything
+``--long``     runs of tests that repeat rounds take ten times as many, and look at everything; every node is a fresh
+               interpreter (`tests.support.nursery`)
 ``--samples``  with --long: how many of the disks that a power loss may leave (128; 1024 takes hours)
 ``--clients``  also run the tests of released clients, which install them from the package index
 """
 
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +20,8 @@ from tests.support.node import Node
 
 PAUSE = 0.02
 """Seconds between two looks at something that nobody tells a client about."""
+MEMORY = Path("/dev/shm")
+MEMORY_NEEDED = 1 << 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        os.environ.setdefault("SHARDSRV_TEST_EXEC", "1")
     config.addinivalue_line("markers", "clients: needs a released client from the package index; runs with --clients")
 
 
@@ -41,6 +49,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def rounds(request: pytest.FixtureRequest) -> int:
     """How often a test of faults repeats its round."""
     return 30 if request.config.getoption("--long") else 3
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A directory for a node that no test takes the power from: in memory where the machine has room there."""
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_NEEDED:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="shardsrv-test-", dir=MEMORY) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

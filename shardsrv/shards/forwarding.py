@@ -2,12 +2,13 @@
 
 A client that knows no routing so works against any node. Invariants: a request is passed on at most once and never
 from a node that it was passed on to, so that two nodes in doubt cannot play it to each other; one that found no primary
-or no link certainly had no effect (58, after some waiting, `primary_wait`); one whose link or answer was lost has an unknown outcome (57): its client repeats it under
-the same number, and the group knows it again.
+or no link certainly had no effect (58, after some waiting, `primary_wait`); one whose link or answer was lost has an
+unknown outcome (57): its client repeats it under the same number, and the group knows it again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import attrs
@@ -72,17 +73,20 @@ class Forwarding:
         """Requests whose answer, or whose group's primary, is waited for."""
         return len(self._waiting) + self.wait.count
 
-    def target(self, replica: Any, origin: Any) -> int | None:
-        """The node to pass a request of a group on to; None when this node leads, nobody is known and reached, or
-        another node passed it on to here."""
-        return None if isinstance(origin, PeerOrigin) else self._primary(replica)
-
-    def must_wait(self, replica: Any, origin: Any) -> bool:
-        """Whether a request for a group that this node does not lead waits until somebody does. One that another node
-        passed on, while this node knows of yet another one, does not: it is for its sender to ask there."""
-        if isinstance(origin, PeerOrigin) and replica.status == NORMAL:
-            return False
-        return self.wait.must(replica)
+    def takes(
+        self, replica: Any, origin: Any, channel: int, again: Callable[[], None], forward: Callable[[int], None]
+    ) -> bool:
+        """Whether a request of the group of ``replica`` is not for this node to answer now: ``forward`` was called with
+        the node that leads, or it waits and ``again`` is called when somebody leads. One that another node passed on,
+        while this node knows of yet another one, does not wait: it is for its sender to ask there."""
+        passed_on = isinstance(origin, PeerOrigin)
+        if self.wait.must(replica) and not (passed_on and replica.status == NORMAL):
+            self.wait.hold(replica, again, lambda: origin.refused(channel, ErrorCode.TRANSIENT_NOT_ACCEPTED))
+            return True
+        peer = None if passed_on else self._primary(replica)
+        if peer is not None:
+            forward(peer)
+        return peer is not None
 
     def _primary(self, replica: Any) -> int | None:
         if replica.leads or replica.status != NORMAL:

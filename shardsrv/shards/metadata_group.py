@@ -25,7 +25,6 @@ from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.replica import Replica
 from shardsrv.wire.constants import Operation
-from shardsrv.wire.error_codes import ErrorCode
 
 
 class MetadataHost(Host, Protocol):
@@ -58,18 +57,15 @@ class MetadataGroup(Group):
 
     def request(self, record: records.MetadataRequest, body: bytes, origin: Origin, now: int) -> None:
         """A client's command. Static refusals travel as a status, before anything is logged (wire-protocol.md 4.2)."""
-        if self.forwarding is not None and not self.replica.leads:
-            if self.forwarding.must_wait(self.replica, origin):
-                self.forwarding.wait.hold(
-                    self.replica,
-                    lambda: self.request(record, body, origin, now),
-                    lambda: origin.refused(self.refusal, ErrorCode.TRANSIENT_NOT_ACCEPTED),
-                )
-                return
-            peer = self.forwarding.target(self.replica, origin)
-            if peer is not None:
-                self._pass_on(self.forwarding, peer, record, body, origin)
-                return
+        forwarding = self.forwarding
+        if forwarding is not None and forwarding.takes(
+            self.replica,
+            origin,
+            self.refusal,
+            lambda: self.request(record, body, origin, now),
+            lambda peer: self._pass_on(forwarding, peer, record, body, origin),
+        ):
+            return
         operation = record.operation
         if operation in (Operation.REGISTER, Operation.LOGOUT):
             resolved = b""

@@ -30,7 +30,7 @@ from shardsrv.shards.clients import Clients
 from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.disk_space import DiskSpace
 from shardsrv.shards.encryption import Cipher
-from shardsrv.shards.forwarding import PeerOrigin, request_of
+from shardsrv.shards.forwarding import request_of
 from shardsrv.shards.group import Group
 from shardsrv.shards.handed_state import is_state, link_of, read_state, receive_state
 from shardsrv.shards.heartbeats import Heartbeats
@@ -379,18 +379,14 @@ class PartitionShard(Shard):
         """See `PartitionHost`."""
         if self.peering is None:
             return False
-        forwarding, origin = self.peering.forwarding, request.origin
-        if forwarding.must_wait(group.replica, origin):
-            forwarding.wait.hold(
-                group.replica,
-                lambda: group.submit(request),
-                lambda: origin.refused(group.refusal, ErrorCode.TRANSIENT_NOT_ACCEPTED),
-            )
-            return True
-        peer = forwarding.target(group.replica, origin)
-        if peer is not None:
-            forwarding.pass_request(peer, group.replica.identity, request, group.refusal)
-        return peer is not None
+        forwarding, replica = self.peering.forwarding, group.replica
+        return forwarding.takes(
+            replica,
+            request.origin,
+            group.refusal,
+            lambda: group.submit(request),
+            lambda peer: forwarding.pass_request(peer, replica.identity, request, group.refusal),
+        )
 
     def restored(self, group: Group, effect: Restored) -> None:
         """See `Shard.restored`."""

@@ -1,5 +1,8 @@
 """C016: beyond the limits of ids a request is refused, and no two partitions share a log."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.support.client import Client, Refused
@@ -8,6 +11,13 @@ from tests.support.frames import CREATE_TOPIC, identifier, text
 from tests.support.node import Node
 
 TOPICS = 4096
+
+
+@pytest.fixture
+def node(place: Path) -> Iterator[Node]:
+    """Thousands of commands: none has to wait for a disk."""
+    with Node(place) as running:
+        yield running
 
 
 def test_more_topics_than_ids(node: Node, client: Client) -> None:

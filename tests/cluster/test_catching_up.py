@@ -146,7 +146,7 @@ def test_who_must_not_join_is_refused_by_name_on_both_sides(
 def test_another_number_of_shards_is_refused(cluster: Cluster) -> None:
     away = follower_of(cluster)
     assert away.stop() == 0
-    away.command[away.command.index("--shards") + 1] = "3"
+    away.arguments[away.arguments.index("--shards") + 1] = "3"
     away.start()
     cluster.until(lambda: logged(away, "another number of shards"))
 

@@ -38,7 +38,7 @@ class ClusterNode(Node):
     def __init__(self, root: Path, number: int, config: Path, port: int, arguments: tuple[str, ...] = ()) -> None:
         super().__init__(root, arguments=("--config", str(config), *arguments), port=port)
         self.number = number
-        self.command[self.command.index("--node") + 1] = str(number)
+        self.arguments[self.arguments.index("--node") + 1] = str(number)
 
     def _answers(self, deadline: float) -> bool:
         try:

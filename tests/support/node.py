@@ -2,10 +2,10 @@
 
 The node's output goes to ``server.log`` beside its data directory, so that it can be read after a failure and never
 fills a pipe. Readiness is a fact of the wire: a login is answered. Waiting is bounded and ends with the process.
-SHARDSRV_TEST_SHARDS runs every node of a test run with that many shards.
+SHARDSRV_TEST_SHARDS runs every node of a test run with that many shards; SHARDSRV_TEST_EXEC starts each in a fresh
+interpreter (`nursery`).
 """
 
-import ctypes
 import os
 import select
 import signal
@@ -20,9 +20,8 @@ import psutil  # type: ignore[import-untyped]
 
 from tests.support.client import Client, Evicted, Refused
 from tests.support.frames import ConnectionLost
+from tests.support.nursery import NurseryProcess, die_with_parent, nursery
 
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None, use_errno=True)
 RETRY_MILLISECONDS = 5
 """Pause between two tries to connect; a process that ends is noticed without it."""
 START_TIMEOUT = 60.0
@@ -38,10 +37,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def _die_with_parent() -> None:
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Node:
@@ -63,7 +58,7 @@ class Node:
         self.port = port if port is not None else free_port()
         shards = os.environ.get("SHARDSRV_TEST_SHARDS")
         given = ["--shards", shards] if shards and "--shards" not in arguments else []
-        self.command = [sys.executable, "-m", "shardsrv", "--node", "0", "--data", str(self.data), *given, *arguments]
+        self.arguments = ["--node", "0", "--data", str(self.data), *given, *arguments]
         self.environment = {
             "IGGY_TCP_ADDRESS": f"{self.host}:{self.port}",
             "IGGY_HTTP_ENABLED": "false",
@@ -73,7 +68,7 @@ class Node:
             "IGGY_ROOT_PASSWORD": "iggy",
             **(environment or {}),
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | NurseryProcess | None = None
         self.root_password = "iggy"
 
     def __enter__(self) -> "Node":
@@ -104,14 +99,18 @@ class Node:
         if self.process is not None and self.process.poll() is None:
             raise RuntimeError("the node runs already")
         self.root.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, **self.environment}
+        if not os.environ.get("SHARDSRV_TEST_EXEC"):
+            self.process = nursery().spawn(self.arguments, environment, self.log_path)
+            return
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command,
+                [sys.executable, "-m", "shardsrv", *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
-                preexec_fn=_die_with_parent,
+                env=environment,
+                preexec_fn=die_with_parent,
             )
 
     def await_service(self, timeout: float = START_TIMEOUT) -> float:
@@ -212,7 +211,7 @@ class Node:
             raise NodeFailed(f"the root login was refused: {refusal}\n{self.log_tail()}") from refusal
         return True
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | NurseryProcess:
         if self.process is None:
             raise RuntimeError("the node was never started")
         return self.process

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 
 from shardsrv.shards import records
@@ -140,93 +140,110 @@ def test_a_frame_that_does_not_verify_is_counted_and_dropped(sides: tuple[Side, 
     assert other.taken == [] and other.forwarding.refused == 1
 
 
-def replica(view: int = 1, status: int = NORMAL, leads: bool = False) -> Any:
-    return SimpleNamespace(view=view, status=status, leads=leads, identity=IDENTITY)
+@attrs.define(eq=False)
+class Replica:
+    view: int = 1
+    status: int = NORMAL
+    leads: bool = False
+    identity: GroupIdentity = IDENTITY
 
 
 class Line:
-    """Requests that are held; notes what becomes of each."""
+    """Requests for groups that this node may not lead; notes what becomes of each."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
-        self.ends: list[tuple[str, str]] = []
+        self.ends: list[tuple[Any, str]] = []
 
-    def hold(self, member: Any, name: str) -> None:
-        self.side.forwarding.wait.hold(
-            member, lambda: self.ends.append(("again", name)), lambda: self.ends.append(("refused", name))
+    def take(self, replica: Replica, name: str, origin: Any = None) -> bool:
+        """Whether the request waits or was passed on."""
+        origin = Origin() if origin is None else origin
+        origin.refused = lambda channel, status: self.ends.append((status, name))
+        return self.side.forwarding.takes(
+            replica,
+            origin,
+            records.REFUSED_STATUS,
+            lambda: self.ends.append(("again", name)),
+            lambda peer: self.ends.append((peer, name)),
         )
 
 
-def test_nobody_is_asked_while_nobody_is_known_to_lead(sides: tuple[Side, Side]) -> None:
+REFUSED = ErrorCode.TRANSIENT_NOT_ACCEPTED
+
+
+def test_a_request_goes_to_who_leads(sides: tuple[Side, Side]) -> None:
+    line = Line(sides[0])
+    assert [line.take(Replica(view), "") for view in (1, 2, 4)] == [True] * 3
+    assert line.ends == [(1, ""), (2, ""), (1, "")]
+    assert not line.take(Replica(0, leads=True), "its own")
+
+
+@pytest.mark.parametrize("fact", ["view change", "own view", "no link"])
+def test_what_comes_without_a_primary_waits_for_one_in_order(sides: tuple[Side, Side], fact: str) -> None:
     one, _ = sides
-
-    def target(*facts: Any, **named: Any) -> int | None:
-        return one.forwarding.target(replica(*facts, **named), Origin())
-
-    assert [target(1), target(2), target(4)] == [1, 2, 1]
-    assert target(3) is None, "that is this node"
-    assert target(0, leads=True) is None
-    assert target(1, status=VIEW_CHANGE) is None
-    one.up = False
-    assert target(1) is None
-
-
-def test_what_comes_without_a_primary_waits_for_one_in_order(sides: tuple[Side, Side]) -> None:
-    one, _ = sides
-    member, line = replica(status=VIEW_CHANGE), Line(one)
-    assert one.forwarding.must_wait(member, Origin())
-    line.hold(member, "first")
-    line.hold(member, "second")
+    line = Line(one)
+    replica = Replica(3 if fact == "own view" else 1, VIEW_CHANGE if fact == "view change" else NORMAL)
+    one.up = fact != "no link"
+    assert line.take(replica, "first") and line.take(replica, "second")
     assert one.forwarding.in_flight == 2
     one.forwarding.tick()
-    member.status = NORMAL
-    assert line.ends == [] and one.forwarding.must_wait(member, Origin()), "none goes past one that waits"
+    assert line.ends == []
+    replica.view, replica.status, one.up = 1, NORMAL, True
+    assert line.take(replica, "third"), "none goes past one that waits"
     one.forwarding.tick()
-    assert line.ends == [("again", "first"), ("again", "second")]
-    assert not one.forwarding.must_wait(member, Origin()) and one.forwarding.in_flight == 0
+    assert line.ends == [("again", "first"), ("again", "second"), ("again", "third")]
+    assert one.forwarding.in_flight == 0 and line.take(replica, "fourth") and line.ends[-1] == (1, "fourth")
 
 
 def test_a_group_without_primary_does_not_stop_another(sides: tuple[Side, Side]) -> None:
     one, _ = sides
-    line = Line(one)
-    line.hold(replica(status=VIEW_CHANGE), "stuck")
-    line.hold(replica(leads=True), "served")
+    line, becoming = Line(one), Replica(status=VIEW_CHANGE)
+    line.take(Replica(status=VIEW_CHANGE), "stuck")
+    line.take(becoming, "served")
+    becoming.leads = True
     one.forwarding.tick()
     assert line.ends == [("again", "served")]
-    assert not one.forwarding.must_wait(replica(), Origin())
+    line.take(Replica(), "passed on")
+    assert line.ends[-1] == (1, "passed on")
 
 
 def test_nobody_waits_longer_than_the_bound(sides: tuple[Side, Side]) -> None:
     one, _ = sides
-    member, line = replica(status=VIEW_CHANGE), Line(one)
-    line.hold(member, "early")
+    replica, line = Replica(status=VIEW_CHANGE), Line(one)
+    line.take(replica, "early")
     one.forwarding.tick()
-    line.hold(member, "late")
+    line.take(replica, "late")
     for _ in range(WAIT_TICKS - 2):
         one.forwarding.tick()
     assert line.ends == []
     one.forwarding.tick()
-    assert line.ends == [("refused", "early")]
+    assert line.ends == [(REFUSED, "early")]
     one.forwarding.tick()
-    assert line.ends == [("refused", "early"), ("refused", "late")] and one.forwarding.in_flight == 0
+    assert line.ends == [(REFUSED, "early"), (REFUSED, "late")] and one.forwarding.in_flight == 0
 
 
 def test_no_more_wait_than_there_is_room_for(sides: tuple[Side, Side]) -> None:
     one, _ = sides
-    member, line = replica(status=VIEW_CHANGE), Line(one)
+    replica, line = Replica(status=VIEW_CHANGE), Line(one)
     for _ in range(REQUESTS_MAX):
-        line.hold(member, "held")
-    line.hold(member, "one too many")
-    assert line.ends == [("refused", "one too many")] and one.forwarding.in_flight == REQUESTS_MAX
+        line.take(replica, "held")
+    assert line.ends == []
+    line.take(replica, "one too many")
+    assert line.ends == [(REFUSED, "one too many")] and one.forwarding.in_flight == REQUESTS_MAX
+
+
+class Passed(PeerOrigin):
+    """What another node passed on."""
+
+    def __init__(self) -> None:
+        pass
 
 
 def test_what_was_passed_on_waits_for_this_node_to_lead_and_for_no_other(sides: tuple[Side, Side]) -> None:
-    one, other = sides
-    passed(one, other)
-    origin = other.taken.pop()[2]
-    assert other.forwarding.must_wait(replica(status=VIEW_CHANGE), origin)
-    member = replica(view=2)
-    assert not other.forwarding.must_wait(member, origin) and other.forwarding.target(member, origin) is None
+    line = Line(sides[1])
+    assert line.take(Replica(status=VIEW_CHANGE), "in doubt", Passed())
+    assert not line.take(Replica(view=2), "for another", Passed())
+    assert line.ends == []
 
 
 def test_a_request_that_expects_nothing_is_not_waited_for(sides: tuple[Side, Side]) -> None:
