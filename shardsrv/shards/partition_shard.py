@@ -6,13 +6,9 @@ entries; `reconciler` turns its changes into partitions. Requests of its connect
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable
 from time import time_ns
 from typing import Any
-
-import attrs
-import trio
 
 from shardsrv._core import Prepare
 from shardsrv.bus import handover
@@ -38,6 +34,7 @@ from shardsrv.shards.metadata_copy import MetadataCopy
 from shardsrv.shards.metadata_requests import MetadataRequests
 from shardsrv.shards.node_facts import NodeFacts
 from shardsrv.shards.offset_writes import OffsetWrites
+from shardsrv.shards.parking import Parking
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.partition_writes import PartitionWrites
 from shardsrv.shards.passwords import Passwords
@@ -65,18 +62,6 @@ from shardsrv.vsr.transfer_effects import Restored
 from shardsrv.wire.constants import EvictionReason, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.forward_headers import ForwardRequestHeader
-
-PARKED_SECONDS = 5.0
-"""How long a request waits for a partition that is being made, before it is told that it was not accepted (58)."""
-
-
-@attrs.define(slots=True, eq=False)
-class Parked:
-    """A request that waits for this shard to catch up."""
-
-    deadline: float
-    again: Callable[[], None]
-    refuse: Callable[[], None]
 
 
 class PartitionShard(Shard):
@@ -219,7 +204,7 @@ class PartitionShard(Shard):
         }
         self.storage = PartitionStorage(self)
         self.reconciler = Reconciler(self)
-        self._parked: deque[Parked] = deque()
+        self.parking = Parking()
         self._handover = context.shared.handover(self.shard)[1]
         self.pump.handler = ConnectionHandler(self.router.on_frame, self.router.on_close, self.on_wake)
 
@@ -236,7 +221,7 @@ class PartitionShard(Shard):
         await self.reconciler.adopt(opened)
         await self.reconciler.reconcile_all()
         self.start(self.reconciler.run)
-        self.start(self._watch_parked)
+        self.start(self.parking.watch, self.pump)
         self.consumer_groups.reconcile_all()
         self.start(self.consumer_groups.run)
         if self.config.data_maintenance.messages.cleaner_enabled:
@@ -260,7 +245,7 @@ class PartitionShard(Shard):
             + self.routing.in_flight
             + self.retention.deleting
             + self.polls.in_flight
-            + len(self._parked)
+            + len(self.parking)
             + self.sessions.verifying
             + self.reads.archiving
             + (0 if self.peering is None else self.peering.forwarding.in_flight)
@@ -403,21 +388,12 @@ class PartitionShard(Shard):
 
     def park(self, again: Callable[[], None], refuse: Callable[[], None]) -> None:
         """Keep a request until the reconciler has caught up."""
-        self._parked.append(Parked(trio.current_time() + PARKED_SECONDS, again, refuse))
+        self.parking.park(again, refuse)
 
     def unpark(self) -> None:
         """The reconciler made progress: parked requests are tried again."""
         self.consumer_groups.partitions_made()
-        parked, self._parked = self._parked, deque()
-        for request in parked:
-            request.again()
-
-    async def _watch_parked(self) -> None:
-        """Refuse what was parked for too long."""
-        while True:
-            await trio.sleep(PARKED_SECONDS / 5)
-            while self._parked and self._parked[0].deadline <= trio.current_time():
-                self.pump.step(self._parked.popleft().refuse)
+        self.parking.unpark()
 
     def persist_state(self, group: Group, effect: PersistState) -> None:
         """See `group.Host`."""

@@ -1,16 +1,18 @@
 """C016: beyond the limits of ids a request is refused, and no two partitions share a log."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.client import Client, Refused
+from tests.support.client import Client, Refused, topic_body
 from tests.support.commands import topic_facts
 from tests.support.frames import CREATE_TOPIC, identifier, text
 from tests.support.node import Node
 
 TOPICS = 4096
+CLIENTS = 16
 
 
 @pytest.fixture
@@ -22,9 +24,18 @@ def node(place: Path) -> Iterator[Node]:
 
 def test_more_topics_than_ids(node: Node, client: Client) -> None:
     client.create_stream("s")
-    for number in range(TOPICS):
-        # Only the first and the last need a partition here: what is tried is the ids.
-        assert client.create_topic("s", f"t{number}", 1 if number in (0, TOPICS - 1) else 0) == number
+    assert client.create_topic("s", "first") == 0
+
+    def create(part: int) -> list[int]:
+        # What is tried is the ids: these need no partition.
+        bodies = [topic_body("s", f"t{number}", 0) for number in range(1 + part, TOPICS - 1, CLIENTS)]
+        with node.client() as one:
+            return [int.from_bytes(payload[:4], "little") for payload in one.changes(CREATE_TOPIC, bodies)]
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        made = [number for numbers in pool.map(create, range(CLIENTS)) for number in numbers]
+    assert sorted(made) == list(range(1, TOPICS - 1))
+    assert client.create_topic("s", "last") == TOPICS - 1
     with pytest.raises(Refused) as refused:
         client.create_topic("s", "one more")
     assert (refused.value.code, refused.value.channel) == (2021, "result")

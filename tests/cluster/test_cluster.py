@@ -97,6 +97,20 @@ def known(client: Client) -> bool:
     return True
 
 
+def test_a_send_between_two_primaries_waits_for_the_next(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    follower = next(node for node in cluster.nodes if node is not leader)
+    with cluster.client(follower) as client:
+        client.create_stream(STREAM)
+        client.create_topic(STREAM, TOPIC, 1)
+        assert client.send(STREAM, TOPIC, 0, [b"before"]) == 0
+        leader.kill()
+        cluster.until(lambda: roster(client)[leader.number][2] == UNREACHABLE)
+        assert client.send(STREAM, TOPIC, 0, [b"nobody leads yet"]) == 1
+        assert client.create_topic(STREAM, "another", 1) == 1
+        assert payloads(client) == [b"before", b"nobody leads yet"]
+
+
 def test_a_killed_follower_misses_nothing(cluster: Cluster) -> None:
     leader = cluster.leader()
     follower = next(node for node in cluster.nodes if node is not leader)

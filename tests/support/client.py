@@ -60,6 +60,11 @@ class Evicted(Exception):
         self.reason = reason
 
 
+def topic_body(stream: int | str, name: str, partitions: int = 1, options: dict[str, str] | None = None) -> bytes:
+    """The body of a request that creates a topic."""
+    return identifier(stream) + struct.pack("<I", partitions) + text(name) + option_block(options or {})
+
+
 class Client:
     """One logged-in (or not yet logged-in) connection with its session and request numbers."""
 
@@ -82,6 +87,10 @@ class Client:
 
     def exchange(self, operation: int, body: bytes = b"", *, request: int, code: int = 0, checksum: int = 0) -> Frame:
         """Send one request and return the frame that answers it, whatever it is."""
+        self._ask(operation, body, request, code, checksum)
+        return self._answer()
+
+    def _ask(self, operation: int, body: bytes, request: int, code: int = 0, checksum: int = 0) -> None:
         header = request_header(
             operation=operation,
             size=HEADER_SIZE + len(body),
@@ -92,6 +101,8 @@ class Client:
             checksum=checksum,
         )
         self.connection.send(header + body)
+
+    def _answer(self) -> Frame:
         try:
             return self.connection.receive()
         except TimeoutError as error:
@@ -128,6 +139,16 @@ class Client:
         checksum = 0 if operation in (SEND_MESSAGES, STORE_OFFSET, DELETE_OFFSET) else xxhash.xxh3_64_intdigest(body)
         return self._accepted(self.exchange(operation, body, request=self.request, checksum=checksum))
 
+    def changes(self, operation: int, bodies: Sequence[bytes], ahead: int = 32) -> list[bytes]:
+        """As many `change`s, of which the client has ``ahead`` under way at once."""
+        payloads = []
+        for number, body in enumerate(bodies):
+            self.request += 1
+            self._ask(operation, body, self.request, checksum=xxhash.xxh3_64_intdigest(body))
+            if number >= ahead:
+                payloads.append(self._accepted(self._answer()))
+        return payloads + [self._accepted(self._answer()) for _ in bodies[len(payloads) :]]
+
     def ping(self) -> None:
         self.read(PING)
 
@@ -142,8 +163,7 @@ class Client:
         self, stream: int | str, name: str, partitions: int = 1, options: dict[str, str] | None = None
     ) -> int:
         """Returns the id of the topic."""
-        body = identifier(stream) + struct.pack("<I", partitions) + text(name) + option_block(options or {})
-        return int.from_bytes(self.change(CREATE_TOPIC, body)[:4], "little")
+        return int.from_bytes(self.change(CREATE_TOPIC, topic_body(stream, name, partitions, options))[:4], "little")
 
     def send(self, stream: int | str, topic: int | str, partition: int, payloads: Sequence[bytes]) -> int:
         """Send one batch to one partition; returns the offset of its first message."""
