@@ -104,7 +104,7 @@ async def in_process() -> AsyncIterator[InProcess]:
         shard = PartitionShard(context)
         async with trio.open_nursery() as nursery:
             shard.nursery = nursery
-            await send_state(shared.handover(1)[0], metadata_payload(settings))
+            await send_state(shared.handover(1)[0], metadata_payload(settings), 2)
             nursery.start_soon(shard.syncer.run)
             await shard.recover()
             client, server = socket.socketpair()

@@ -183,7 +183,8 @@ def test_reactor_echo(benchmark: BenchmarkFixture, connections: int, body: int) 
             reactor.flush()
             for client, state in list(left.items()):
                 try:
-                    state[1] -= client.recv_into(received, state[1])
+                    rest = memoryview(received)[len(frame) - state[1] :]
+                    state[1] -= client.recv_into(rest)
                 except BlockingIOError:
                     continue
                 if state[1] == 0:

@@ -165,7 +165,7 @@ class MetadataShard(Shard):
 
     async def close(self, clean: bool) -> bool:
         """See `Shard.close`."""
-        await self.syncer.round()
+        await self.syncer.close()
         if self.group.fault is not None:
             return False
         await trio.to_thread.run_sync(self._boot.mark_clean)

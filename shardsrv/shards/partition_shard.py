@@ -254,7 +254,7 @@ class PartitionShard(Shard):
 
     async def close(self, clean: bool) -> bool:
         """See `Shard.close`."""
-        await self.syncer.round()
+        await self.syncer.close()
         return await self.storage.close()
 
     # ------------------------------------------------------------------------------------------------ connections

@@ -11,6 +11,7 @@ cdef class Pump:
     cdef list _written
     cdef public object handler
     cdef public object outlet
+    cdef public object syncer
     cdef public long long turns
     cdef public double asleep_since
 

@@ -65,6 +65,8 @@ class Pump:
         self._written = written
         self.outlet: Any = None
         """Links to other nodes (`bus.replica_links.ReplicaLinks`); None for a node alone."""
+        self.syncer: Any = None
+        """The shard's `syncer.Syncer`; None where nothing is synced."""
         self.turns = 0
         self.asleep_since = 0.0
         """`trio.current_time` when the pump went to sleep; 0 while it is awake."""
@@ -97,6 +99,9 @@ class Pump:
         if outlet is not None:
             outlet.flush()
         self._links.publish()
+        syncer = self.syncer
+        if syncer is not None and syncer.due:
+            syncer.begin()
 
     def turn(self, timeout_us: int) -> int:
         """One turn; waits up to ``timeout_us`` for something to do. Returns how much there was."""

@@ -35,6 +35,7 @@ from shardsrv.wire.forward_headers import ForwardRequestHeader
 WAKE_KEY = 0
 HANDOVER_KEY = 1
 LINKS_KEY = 2
+SYNC_KEY = 3
 
 DRAIN_POLL = 0.005
 """Seconds between two looks at what is still in flight while a shard drains; the shard stops receiving, so nothing
@@ -86,8 +87,12 @@ class Shard:
             time_max=partition.unsynced_time_max,
             bytes_max=partition.unsynced_bytes_max,
             admission=self.admission,
+            step=self.pump.step,
+            start=self.start,
+            watch=lambda descriptor: self.reactor.watch(descriptor, SYNC_KEY, False),
             after_round=self.after_sync,
         )
+        self.pump.syncer = self.syncer
         self.nursery: trio.Nursery
         self._pressed: dict[Group, None] = {}
         self._recovering = trio.CancelScope()
@@ -247,11 +252,10 @@ class Shard:
         raise NotImplementedError
 
     def after_sync(self) -> None:
-        """A sync round ended: what it committed is answered, what waited for it goes on."""
+        """A sync round ended: what waited for it goes on."""
         pressed, self._pressed = self._pressed, {}
         for group in pressed:
             group.resume()
-        self.pump.settle_beside()
 
     # ------------------------------------------------------------------------------------------------ handler of the
     # reactor
@@ -268,6 +272,8 @@ class Shard:
         """See `_net.Handler`: the wake descriptor only ends a sleep, records are drained at the start of each turn."""
         if key == LINKS_KEY:
             self.pump.outlet.receive()
+        elif key == SYNC_KEY:
+            self.syncer.woken()
 
     def on_record(self, sender: int, kind: int, head: memoryview, body: memoryview) -> None:
         """A record of a lane."""

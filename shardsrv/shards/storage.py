@@ -251,8 +251,9 @@ class PartitionStorage:
             return
         floor = self._floor(group, op)
         while group.log.synced_op < op and group.fault is None and not group.closed:
-            self._host.syncer.urgent(group)
-            await self._host.syncer.round_done()
+            done = self._host.syncer.round_done()
+            self._host.pump.step(self._host.syncer.urgent, group)
+            await done.wait()
         if group.fault is not None or group.closed:
             return
         await trio.to_thread.run_sync(group.checkpoint.write, payload)

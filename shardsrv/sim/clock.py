@@ -57,12 +57,18 @@ class Schedule:
 class MemberClock:
     """The wall clock of one member: off by ``offset`` microseconds, running ``drift`` millionths too fast."""
 
-    __slots__ = ("drift", "offset", "schedule")
+    __slots__ = ("_highest", "drift", "offset", "schedule")
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.offset = 0
         self.drift = 0
+        self._highest = 0
+
+    def highest(self) -> int:
+        """The latest time that this member has ever believed it to be."""
+        self._highest = max(self._highest, self.wall())
+        return self._highest
 
     def wall(self) -> int:
         """Microseconds since the epoch, as this member believes."""
@@ -71,4 +77,5 @@ class MemberClock:
 
     def jump(self, microseconds: int) -> None:
         """Move the clock; never before the beginning of the run, where no log could have stamps below it."""
+        self.highest()
         self.offset = max(self.offset + microseconds, -EPOCH // 2)

@@ -217,11 +217,12 @@ class Faults:
         return True
 
     def _rot_behind(self, node: Node, path: str) -> None:
-        """A bit near the end of a log flips, unless the others are needed by now, and the member is killed."""
+        """A bit near the end of a log flips, unless the others are needed by now, and the member is killed or loses
+        power."""
         if path and self.world.may_spoil(node) and node.disk.exists(path) and node.disk.size(path):
             size = node.disk.size(path)
             self.world.spoil(node, path, self.random.randrange(max(0, size - TAIL), size) * 8)
-        self.world.bring_down(node, False, self._down_time())
+        self.world.bring_down(node, self.random.random() < 0.5, self._down_time())
 
     def _misdirected(self) -> bool:
         return self.world.damage(self.random, True)

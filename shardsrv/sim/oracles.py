@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from shardsrv._core import Prepare, xxh3
+from shardsrv.sim import oracles_clock
 from shardsrv.sim.history import NOT_KNOWN, Entry, GroupHistory, History
 from shardsrv.sim.oracles_disk import Disks
 from shardsrv.sim.oracles_purge import Purges
@@ -331,9 +332,11 @@ class Oracles:
         """A member committed an entry."""
         key = group.key
         self.marks.committed(node, key, prepare.op)
+        before = self.history.group(key).timestamp
         entry, new = self.agreement.committed(node, key, prepare, reply)
         if new:
             self.committed_ops += 1
+            oracles_clock.committed(node, group, prepare, before)
             self.content.committed(key, prepare, entry)
         self.states.committed(node, group, prepare.op, prepare.checksum)
 

@@ -8,6 +8,7 @@ also when nobody looks at the plan again; descriptors of a plan stay open until 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from shardsrv.errors import SyncFailed
@@ -91,6 +92,25 @@ class SyncPlan:
 def run_together(disk: Disk, plans: list[SyncPlan]) -> None:
     """Run several plans: the files of all, then the names; data before names.
 
+    Raises:
+        SyncFailed: the log of the plan that failed is fenced from now on.
+    """
+    rounds = file_rounds(plans)
+    failed: tuple[int, int] | None = None
+    try:
+        while True:
+            failed = disk.fdatasync_all(rounds.send(failed))
+    except StopIteration as end:
+        for plan in end.value:
+            plan.run_names()
+
+
+def file_rounds(
+    plans: list[SyncPlan],
+) -> Generator[list[int], tuple[int, int] | None, list[SyncPlan]]:
+    """The files of several plans: yields handles to sync, is sent what `Disk.fdatasync_all` says of them, and returns
+    the plans whose names are to be synced now.
+
     The files go to the disk in one call, since a thread that asks for the interpreter after each of them would stop
     the pump as often. A file that fails ends the round, and no plan of it is taken for synced; a log that was deleted
     meanwhile holds up nobody.
@@ -100,11 +120,10 @@ def run_together(disk: Disk, plans: list[SyncPlan]) -> None:
     """
     # The handles of the plans: a segment that is retired meanwhile keeps none of its own.
     places = [(plan, position) for plan in plans for position in range(len(plan.fds))]
-    while (failed := disk.fdatasync_all([plan.fds[position] for plan, position in places])) is not None:
+    while (failed := (yield [plan.fds[position] for plan, position in places])) is not None:
         index, number = failed
         gone, position = places[index]
         gone.refuse(position, number)
         plans = [plan for plan in plans if plan is not gone]
         places = [place for place in places[index + 1 :] if place[0] is not gone]
-    for plan in plans:
-        plan.run_names()
+    return plans
