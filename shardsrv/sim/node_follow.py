@@ -145,7 +145,8 @@ class NodeFollow(NodeDisk):
                 self._let_go(group)
                 self.oracles.deleted(self, group)
             path = self.directory.partition(*key)
-            for below in (f"{path}/{INCOMING}", path, *asides(self.disk, path)):
+            places = (path, *asides(self.disk, path))
+            for below in (each for place in places for each in (f"{place}/{INCOMING}", place)):
                 if self.disk.exists(below):
                     for name in self.disk.listdir(below):
                         self.disk.unlink(f"{below}/{name}")

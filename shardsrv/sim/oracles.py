@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from shardsrv._core import Prepare, xxh3
-from shardsrv.sim import oracles_clock
 from shardsrv.sim.history import NOT_KNOWN, Entry, GroupHistory, History
+from shardsrv.sim.oracles_clock import Clocks
 from shardsrv.sim.oracles_disk import Disks
 from shardsrv.sim.oracles_purge import Purges
 from shardsrv.sim.violation import Violation
@@ -260,15 +260,17 @@ class Acknowledged:
         if op > group.acknowledged:
             group.acknowledged = op
 
-    def started_alone(self, node: Node, group: SimGroup) -> None:
-        """A single member is up again: all that it acknowledged must be in its log."""
-        known = self._history.group(group.key)
-        if group.replica.commit_min < known.acknowledged:
-            raise Violation(
-                "durability",
-                f"{group.key}: op {known.acknowledged} was acknowledged, the log ends at {group.replica.commit_min}",
-            )
-        known.shorten(group.replica.commit_min)
+    def started_alone(self, group: SimGroup, recorded: int | None) -> None:
+        """A single member is up again: all that it acknowledged must be in its log; ``recorded`` when its data was
+        damaged: the frontier that its disk names. Damage behind that, then a loss of power, looks like a torn write."""
+        known, commit = self._history.group(group.key), group.replica.commit_min
+        if commit < known.acknowledged:
+            if recorded is None or commit < recorded:
+                raise Violation(
+                    "durability", f"{group.key}: op {known.acknowledged} was acknowledged, the log ends at {commit}"
+                )
+            known.lose(lambda entry: entry.op <= commit)
+        known.shorten(commit)
 
     def converged(self, key: GroupKey, commit: int) -> None:
         """At the end: every member holds what was acknowledged (that it is the same, `Agreement` has seen)."""
@@ -289,6 +291,7 @@ class Oracles:
         self.acknowledged = Acknowledged(self.history)
         self.disks = Disks()
         self.purges = Purges()
+        self.clocks = Clocks()
         self._alone = replicas == 1
         self.committed_ops = 0
 
@@ -299,6 +302,7 @@ class Oracles:
         self.marks.stepped(node, group)
         for effect in effects:
             if type(effect) is Append:
+                self.clocks.appending(node, group, effect.prepare)
                 self.purges.appending(node, group, effect.prepare)
             elif type(effect) is PersistState:
                 self.disks.recording(node, group, effect.state)
@@ -307,6 +311,9 @@ class Oracles:
         """A frame leaves a member."""
         self.marks.sent(node, group, command, view)
         self.disks.sent(node, group, header)
+        if command == Command.REPAIR_PREPARE:
+            op = int.from_bytes(header[176:184], "little") if isinstance(header, bytes) else header.prepare.op
+            self.clocks.repaired(group.key, op)
 
     def state_persisted(self, node: Node, group: SimGroup, state: Any) -> None:
         """A superblock record is durable."""
@@ -332,11 +339,10 @@ class Oracles:
         """A member committed an entry."""
         key = group.key
         self.marks.committed(node, key, prepare.op)
-        before = self.history.group(key).timestamp
         entry, new = self.agreement.committed(node, key, prepare, reply)
         if new:
             self.committed_ops += 1
-            oracles_clock.committed(node, group, prepare, before)
+            self.clocks.committed(node, key, prepare)
             self.content.committed(key, prepare, entry)
         self.states.committed(node, group, prepare.op, prepare.checksum)
 
@@ -370,7 +376,9 @@ class Oracles:
         self.disks.opened(node, group)
         self.purges.hidden(node, group)
         if self._alone:
-            self.acknowledged.started_alone(node, group)
+            facts = node.boot_facts.get(group.key)
+            recorded = 0 if facts is None else facts.entry.synced_op
+            self.acknowledged.started_alone(group, recorded if node.world.spoiled_alone else None)
             self.states.forget(group.key, group.replica.commit_min)
 
     def stopped(self, node: Node) -> None:

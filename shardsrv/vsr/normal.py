@@ -179,7 +179,8 @@ def _in_time(replica: Any, prepare: Any, now: int, out: list[Any]) -> bool:
         return prepare.timestamp <= max(now + slack, replica.last_timestamp + leap)
     if prepare.timestamp <= max(now + slack, replica.last_timestamp + clock.LEAP):
         return True
-    if view_durable(replica) and not m.suspect:
+    if view_durable(replica):
+        # Also one that may have forgotten: its clock is as good as another's, and the refusal says nothing of its log.
         _send_ok(replica, prepare, AckedAs.CLOCK_REFUSED, out)
     return False
 

@@ -232,6 +232,17 @@ def test_a_primary_whose_clock_runs_away_abdicates_by_name() -> None:
     assert all(node.plane.applied == [b"a", b"b"] for node in cluster.nodes)
 
 
+def test_the_refusal_of_a_suspect_counts_since_it_says_nothing_of_its_log() -> None:
+    cluster = Cluster(3)
+    start_with(cluster, b"a")
+    suspect = cluster.nodes[2].replica.member
+    suspect.suspect, suspect.trust_op = True, 1 << 40
+    cluster.nodes[0].skew = 3_600_000_000
+    cluster.request(b"from the future")
+    cluster.run_until(lambda: cluster.nodes[0].replica.status == VIEW_CHANGE, 50)
+    assert cluster.nodes[0].replica.member.election.reason == "the primary's clock was refused"
+
+
 def test_one_backup_whose_clock_stands_does_not_stop_the_group() -> None:
     cluster = Cluster(3)
     start_with(cluster, b"a")
