@@ -90,5 +90,5 @@ $(VENV)/.built: $(VENV)/.requirements $(COMPILED)
 	@echo "shardsrv: compiling what has changed"
 	@$(BIN)/python setup.py -q build_ext --inplace --parallel $(JOBS)
 	@test -x $(BIN)/shardsrv || \
-	    $(BIN)/python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e .
+	    SHARDSRV_BUILT=1 $(BIN)/python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e .
 	@touch $@

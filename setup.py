@@ -7,7 +7,8 @@ Two kinds of module are compiled:
   ``SHARDSRV_PURE=1`` in
   the environment of the build they are left alone and the same files run interpreted.
 
-``SHARDSRV_DEBUG=1`` turns on C assertions and leaves annotated HTML beside the sources.
+``SHARDSRV_DEBUG=1`` turns on C assertions and leaves annotated HTML beside the sources. ``SHARDSRV_BUILT=1`` says that
+the extensions were built in place before, and only the package is to be made known.
 """
 
 import os
@@ -22,6 +23,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 PURE = os.environ.get("SHARDSRV_PURE") == "1"
 DEBUG = os.environ.get("SHARDSRV_DEBUG") == "1"
+BUILT = os.environ.get("SHARDSRV_BUILT") == "1"
 
 HOT: tuple[str, ...] = (
     "shardsrv/plane/partition/dedup.py",
@@ -106,4 +108,4 @@ class BuildExtensions(build_ext):
         super().finalize_options()
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions})
+setup(ext_modules=[] if BUILT else extensions(), cmdclass={"build_ext": BuildExtensions})

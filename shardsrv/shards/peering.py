@@ -65,7 +65,7 @@ class PeeringHost(Protocol):
         """A request of another node, for a group of this shard; ``body`` is writable."""
 
     def ticked(self, now: int) -> None:
-        """Every group has heard of a tick; ``now`` in microseconds."""
+        """Every group has heard of a tick; ``now`` in microseconds of a clock that only goes forward."""
 
 
 class Peering:
@@ -190,4 +190,5 @@ class Peering:
             group.tick(now)
         self.frames.tick()
         self.forwarding.tick()
-        self._host.ticked(now)
+        # What the shard plans must not stand still when the wall clock is set back.
+        self._host.ticked(time.monotonic_ns() // 1000)

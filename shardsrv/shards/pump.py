@@ -102,6 +102,8 @@ class Pump:
         syncer = self.syncer
         if syncer is not None and syncer.due:
             syncer.begin()
+            if written:
+                self.settle()
 
     def turn(self, timeout_us: int) -> int:
         """One turn; waits up to ``timeout_us`` for something to do. Returns how much there was."""

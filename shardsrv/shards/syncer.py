@@ -171,9 +171,11 @@ class Syncer:
             for group in groups
             if group.fault is None
         ]
-        if not self._planned:
-            return
         self._covered, self._unsynced = self._unsynced, 0
+        if not self._planned:
+            # What was not synced is no log's any more: nobody will sync it.
+            self._end(None)
+            return
         self.running = True
         plans = [plan for _, plan, _, _ in self._planned]
         if len(plans) > SYNCFS_ABOVE:

@@ -62,9 +62,11 @@ class NodeDisk(NodeBase):
 
     def _begin_round(self, due: int) -> None:
         """Plan a round between turns: what is appended is written first."""
-        if self._round_running or due != self._round_due:
+        if due != self._round_due:
             return
         self._round_due = 0
+        if self._round_running:
+            return  # its end asks for the next one
         dirty = self.written[:]
         self.written.clear()
         for group in dirty:
@@ -84,6 +86,10 @@ class NodeDisk(NodeBase):
             if group.fault is None and not group.closed
         ]
         if not planned:
+            # What was not synced is no log's any more.
+            self._unsynced_bytes = 0
+            self._admit()
+            self._resume_waiting()
             return
         self._round_running = True
         covered, self._unsynced_bytes = self._unsynced_bytes, 0

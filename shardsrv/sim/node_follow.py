@@ -137,6 +137,9 @@ class NodeFollow(NodeDisk):
         self._unsynced.pop(group, None)  # type: ignore[arg-type]
         self._urgent.pop(group, None)  # type: ignore[arg-type]
         self._waiting.pop(group, None)  # type: ignore[arg-type]
+        if self.up:
+            # A round over what is left, or over nothing, opens admission again.
+            self._sync_soon(False)
 
     def _delete(self, keys: list[GroupKey]) -> None:
         for key in keys:

@@ -40,8 +40,9 @@ class Clocks:
             return
         op, stamp = self._stamps.get(group.key, (0, 0))
         self._stamps[group.key] = (prepare.op, prepare.timestamp)
-        # A member that refused an entry takes it with the next one, which may be as far ahead as both together.
-        leap = LEAP * (group.replica.pipeline.depth + 1)
+        # Who lacks entries takes one that may be as far ahead as all that it lacks together.
+        heads = [each.replica.head_op for node in node.world.nodes if (each := node.group_at(group.key.group))]
+        leap = LEAP * (prepare.op - min(heads) + group.replica.pipeline.depth)
         if op == prepare.op - 1 and prepare.timestamp > stamp + leap and not self._near(node, prepare):
             self._far[group.key, prepare.op] = prepare.checksum
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from shardsrv.vsr import restart
 from shardsrv.vsr.effects import ReadPrepare, Send
 from shardsrv.vsr.policy import REPAIR_BYTES
-from shardsrv.vsr.sending import fields, next_token
+from shardsrv.vsr.sending import fields, next_token, view_durable
 from shardsrv.vsr.status import NORMAL, VIEW_CHANGE
 from shardsrv.wire.replica_headers import RangeEvictedHeader, RepairDoneHeader
 
@@ -62,6 +62,8 @@ def ceiling(replica: Any, view: int, committed_only: bool) -> int:
     """The highest op that may be served; see the module."""
     if replica.status not in (NORMAL, VIEW_CHANGE) or view < replica.view or replica.member.transfer.active:
         return 0
+    if not view_durable(replica):
+        return 0  # an answer names the view; the question comes again
     if committed_only:
         return replica.commit_min
     if view != replica.view:

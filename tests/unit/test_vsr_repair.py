@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import attrs
 import pytest
 
 from shardsrv._core import Prepare
@@ -148,6 +149,8 @@ def test_older_entries_are_read_from_the_log_and_the_answer_is_a_chunk() -> None
         ("elects", 1, False, 4),  # the asker knows the identities
         ("elects", 1, True, 3),  # entry 4 may be nobody else's
         ("elects", 0, True, 0),
+        ("begins", 1, False, 0),  # an answer would name a view that the disk does not hold
+        ("begins", 1, True, 0),
         ("recovers", 0, True, 0),
         ("unsure", 0, False, 3),
     ],
@@ -162,8 +165,10 @@ def test_how_far_a_member_serves(status: str, view: int, committed_only: bool, l
     cluster.run(2)
     replica = cluster.nodes[1].replica
     assert (replica.head_op, replica.commit_min) == (4, 3)
-    if status == "elects":
+    if status in ("elects", "begins"):
         view_change.begin(replica, 1, "test", [])
+        if status == "elects":
+            replica.durable_state = attrs.evolve(replica.durable_state, view=1)
     elif status == "recovers":
         replica.status = RECOVERING
     elif status == "unsure":
