@@ -33,7 +33,7 @@ from shardsrv.store.boot import BootRecord
 from shardsrv.store.disk import sync_names
 from shardsrv.store.group_key import METADATA, GroupKey, owner_shard
 from shardsrv.store.groups import GroupTable
-from shardsrv.store.set_aside import asides
+from shardsrv.store.set_aside import asides, set_aside
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed
 
@@ -289,7 +289,10 @@ class PartitionStorage:
             await self._checkpoint_done.wait()
         for key in keys:
             path = self._host.directory.partition(*key)
-            for each in (path, *asides(self._host.disk, path)):
+            if self._host.disk.exists(path):
+                # As one: a start that finds half of its files would take what is left for a log.
+                await trio.to_thread.run_sync(set_aside, self._host.disk, path)
+            for each in asides(self._host.disk, path):
                 await trio.to_thread.run_sync(_remove_tree, each)
             self._boot.remove(key)
         self._freed.extend(keys)

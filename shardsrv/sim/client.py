@@ -20,6 +20,7 @@ from shardsrv.sim.boot import key_of
 from shardsrv.sim.chance import exponential
 from shardsrv.sim.clock import MILLISECOND
 from shardsrv.sim.gateway import Ask, Origin
+from shardsrv.sim.node_base import Crash
 from shardsrv.sim.oracles import Asked
 from shardsrv.sim.requests import Requests, places
 from shardsrv.sim.violation import Violation
@@ -279,6 +280,10 @@ class Client:
             served = gateway.target(node, place)
             assert served is not None and served[0] is not None
             self.world.met_damage(node, served[0].key)
+            return
+        except Crash as crash:
+            # A read that makes an index anew writes it.
+            self.world.crashed(node, crash)
             return
         if found is not None:
             self.world.count("polls")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardsrv.sim.chance import exponential
 from shardsrv.sim.clock import MILLISECOND, SECOND
-from shardsrv.sim.moments import LOG_SYNCED, MESSAGE_WRITTEN, MOMENTS, Strike, draw_strike
+from shardsrv.sim.moments import LOG_SYNCED, MESSAGE_WRITTEN, MOMENTS, SEGMENT_DROPPED, Strike, draw_strike
 
 if TYPE_CHECKING:
     from shardsrv.sim.node import Node
@@ -26,6 +26,8 @@ PATIENCE: Final = 3 * SECOND
 """Mean time that a crash waits for its moment before it strikes without."""
 AGAIN: Final = 0.15
 """Share of crashes that strike again while the member starts, in runs whose crashes wait for moments."""
+CUT_CALLS: Final = 4
+"""Calls behind the first file of a cut, at one of which a crash strikes."""
 BEHIND: Final = 0.5
 """Share of rot that comes behind a sync, in runs whose crashes wait for moments."""
 JUST_SYNCED: Final = 300
@@ -137,7 +139,11 @@ class Faults:
             return True
         self.world.bring_down(node, power, self._down_time())
         if options.moment and self.random.random() < AGAIN:
-            trap.arm(self.random.randrange(IN_WRITE_MAX), power)
+            if self.random.random() < 0.5:
+                trap.arm(self.random.randrange(IN_WRITE_MAX), power)
+            else:
+                # Whoever cuts a log as it starts must not be surprised between two of its files.
+                trap.arm_at(Strike(SEGMENT_DROPPED, self.random.randrange(CUT_CALLS), 0), False, PATIENCE)
         return True
 
     def _blackout(self) -> bool:

@@ -39,12 +39,13 @@ class Moment:
 
 LOG_SYNCED: Final = Moment("log synced", ("fdatasync",), ".seg")
 MESSAGE_WRITTEN: Final = Moment("message written", ("pwritev",), "/partitions/")
+SEGMENT_DROPPED: Final = Moment("head segment dropped", ("unlink",), ".seg")
 MOMENTS: Final = (
     Moment("entries written", ("pwritev",), ".seg"),
     LOG_SYNCED,
     Moment("frontier written", ("pwritev",), ".boot"),
     Moment("segment begun", ("fallocate", "open_write"), ".seg"),
-    Moment("head segment dropped", ("unlink",), ".seg"),
+    SEGMENT_DROPPED,
     Moment("suffix cut", ("truncate",), ".seg"),
     Moment("superblock written", ("rename",), "/superblock."),
     Moment("group table synced", ("fdatasync",), ".groups"),

@@ -17,7 +17,7 @@ from shardsrv.sim.groups import PartitionSimGroup, SimGroup
 from shardsrv.sim.node_disk import NodeDisk
 from shardsrv.store.group_key import GroupKey
 from shardsrv.store.incoming import INCOMING
-from shardsrv.store.set_aside import asides
+from shardsrv.store.set_aside import asides, set_aside
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.transfer_effects import Note, Restored
@@ -148,8 +148,9 @@ class NodeFollow(NodeDisk):
                 self._let_go(group)
                 self.oracles.deleted(self, group)
             path = self.directory.partition(*key)
-            places = (path, *asides(self.disk, path))
-            for below in (each for place in places for each in (f"{place}/{INCOMING}", place)):
+            if self.disk.exists(path):
+                set_aside(self.disk, path)
+            for below in (each for place in asides(self.disk, path) for each in (f"{place}/{INCOMING}", place)):
                 if self.disk.exists(below):
                     for name in self.disk.listdir(below):
                         self.disk.unlink(f"{below}/{name}")

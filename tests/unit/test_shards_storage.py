@@ -1,13 +1,17 @@
-"""Deletion of a partition beside a checkpoint of it: the checkpoint writes into the directory that is to go."""
+"""Deletion of a partition: beside a checkpoint, which writes into the directory that is to go, and cut short."""
 
+import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
 from shardsrv.plane.metadata.state import PartitionIdentity
+from shardsrv.shards import storage as storage_module
 from shardsrv.shards.storage import PartitionStorage, key_of
 from shardsrv.store.disk import OsDisk
 from shardsrv.store.layout import DataDirectory
@@ -38,6 +42,28 @@ def test_files_go_when_the_checkpoint_that_is_on_its_way_has_ended(tmp_path: Pat
             (partition / "checkpoint.a.tmp").touch()
             storage._checkpoint_ended(group)
         assert not partition.exists()
+
+    trio.run(main)
+
+
+def test_a_removal_that_ended_half_way_leaves_no_log_and_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(path: str) -> None:
+        next(Path(path).glob("*.seg")).unlink()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def main() -> None:
+        storage, partition = storage_in(tmp_path)
+        for name in ("1.seg", "2.seg"):
+            (partition / name).touch()
+        with monkeypatch.context() as patch, pytest.raises(OSError):
+            patch.setattr(storage_module, "_remove_tree", half)
+            await storage.delete([key_of(IDENTITY)])
+        assert not partition.exists(), "a start would take the half of it for a log"
+        assert [len(list(each.iterdir())) for each in partition.parent.iterdir()] == [1]
+        await storage.delete([key_of(IDENTITY)])
+        assert not list(partition.parent.iterdir())
 
     trio.run(main)
 
