@@ -139,10 +139,14 @@ class PartitionGroup(Group):
 
     def submit(self, request: Request) -> None:
         """See `Group.submit`; a partition that is being purged, or is gone, makes requests wait or refuses them, and a
-        disk without room refuses messages."""
+        disk without room refuses the messages that this node would lead."""
         if self.closed:
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
-        elif request.operation == _SEND and not self.host.disk_space.admits(len(request.body)):
+        elif (
+            request.operation == _SEND
+            and self.replica.leads
+            and not self.host.disk_space.admits(len(request.body))
+        ):
             request.origin.refused(records.REFUSED_STATUS, DiskFull.code)
         elif self.purging:
             self.waiting.append(request)

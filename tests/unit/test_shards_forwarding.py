@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 
+from shardsrv.errors import DiskFull
 from shardsrv.shards import records
 from shardsrv.shards.forwarding import ANSWER_TICKS, Forwarding, PeerOrigin, request_of
+from shardsrv.shards.group import Admission
+from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.primary_wait import REQUESTS_MAX, WAIT_TICKS
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.identity import GroupIdentity
@@ -244,6 +248,27 @@ def test_what_was_passed_on_waits_for_this_node_to_lead_and_for_no_other(sides: 
     assert line.take(Replica(status=VIEW_CHANGE), "in doubt", Passed())
     assert not line.take(Replica(view=2), "for another", Passed())
     assert line.ends == []
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_full_disk_refuses_what_this_node_leads_and_nothing_else(leads: bool) -> None:
+    passed: list[Any] = []
+    host: Any = SimpleNamespace(
+        admission=Admission(),
+        written=[],
+        disk_space=SimpleNamespace(admits=lambda size: False),
+        pass_on=lambda group, request: passed.append(request) or True,
+    )
+    log: Any = SimpleNamespace(head_op=0, head_checksum=0, segment_count=0)
+    member: Any = SimpleNamespace(suspect=False, leads=leads)
+    none: Any = None
+    group = PartitionGroup(host, IDENTITY, member, none, log, counter_slot=0, settings=none, checkpoint=none)
+    origin = Origin()
+    sent = request(origin)
+    group.submit(sent)
+    assert (origin.heard, passed) == (
+        ([("refused", records.REFUSED_STATUS, DiskFull.code)], []) if leads else ([], [sent])
+    )
 
 
 def test_a_request_that_expects_nothing_is_not_waited_for(sides: tuple[Side, Side]) -> None:
