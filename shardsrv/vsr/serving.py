@@ -4,13 +4,14 @@ How far a member may serve, by what was asked:
 
 | asked | the own view | status | up to |
 |---|---|---|---|
-| committed entries only | not later than the asker's | NORMAL or VIEW_CHANGE | what is applied |
+| committed entries only | the asker's | NORMAL or VIEW_CHANGE | what is applied |
 | any | the asker's | NORMAL | what is known to be the view's |
 | any | the asker's | VIEW_CHANGE | the head: the asker knows the identities |
 | otherwise | | | nothing |
 
-Invariants: what is sent carries the asker's view; one answer is under way per peer, a new request replaces it; an
-answer ends with RepairDone, and begins with RangeEvicted when its front is no longer in the log.
+Who is asked in a later view than its own looks for that view first: an answer names the view, which this disk does not
+hold yet. Invariants: one answer is under way per peer, a new request replaces it; an answer ends with RepairDone, and
+begins with RangeEvicted when its front is no longer in the log.
 """
 
 from __future__ import annotations
@@ -60,14 +61,12 @@ class Serving:
 
 def ceiling(replica: Any, view: int, committed_only: bool) -> int:
     """The highest op that may be served; see the module."""
-    if replica.status not in (NORMAL, VIEW_CHANGE) or view < replica.view or replica.member.transfer.active:
+    if replica.status not in (NORMAL, VIEW_CHANGE) or view != replica.view or replica.member.transfer.active:
         return 0
     if not view_durable(replica):
         return 0  # an answer names the view; the question comes again
     if committed_only:
         return replica.commit_min
-    if view != replica.view:
-        return 0
     return replica.member.log.verified_op if replica.status == NORMAL else replica.head_op
 
 
