@@ -10,7 +10,7 @@ import pytest
 
 from shardsrv.config import to_toml
 from tests.cluster.test_cluster import STREAM, TOPIC, payloads, sees
-from tests.support.client import Client
+from tests.support.client import Client, Refused
 from tests.support.cluster import SECRET, Cluster, ClusterNode
 from tests.support.commands import purge_topic
 
@@ -36,6 +36,7 @@ def test_metadata_that_no_log_holds_any_more_comes_as_a_state(cluster: Cluster) 
     with cluster.client(leader) as client:
         client.create_stream("before")
         client.create_topic("before", "gone meanwhile", 1)
+        cluster.until(lambda: served(away, "before", "gone meanwhile"))
         away.kill()
         client.delete_stream("before")
         for number in range(3):
@@ -51,6 +52,15 @@ def test_metadata_that_no_log_holds_any_more_comes_as_a_state(cluster: Cluster) 
     with cluster.client(away) as client:
         assert client.send(STREAM, TOPIC, 1, [b"by the one that was away"]) == 0
     cluster.until(lambda: not list((away.data / "partitions" / "0" / "0").glob("*")))
+
+
+def served(node: ClusterNode, stream: str, topic: str) -> bool:
+    """Whether a node itself has made the first partition of a topic."""
+    with node.client() as client:
+        try:
+            return client.poll(stream, topic, 0) == []
+        except Refused:
+            return False
 
 
 def let_go(client: Client, leader: ClusterNode) -> bool:
