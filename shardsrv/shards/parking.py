@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
-from shardsrv.shards.pump import Pump
+if TYPE_CHECKING:
+    from shardsrv.shards.pump import Pump
 
 SECONDS: Final = 5.0
 """How long a request waits for a partition that is being made, before it is told that it was not accepted (58)."""
@@ -17,7 +18,7 @@ SECONDS: Final = 5.0
 
 @attrs.define(slots=True, eq=False)
 class Parked:
-    """A request that waits; exactly one of the two is called, once."""
+    """A request that waits until ``deadline``, of a clock of who keeps it; exactly one of the two is called, once."""
 
     deadline: float
     again: Callable[[], None]

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import attrs
+from shardsrv.shards.parking import Parked
 
 WAIT_TICKS: Final = 200
 """How long a request waits: 2 s, after which released clients ask another node (wire-0.11.md 1.7)."""
@@ -19,21 +19,12 @@ REQUESTS_MAX: Final = 4096
 """Of a shard; more are refused at once."""
 
 
-@attrs.define(slots=True, eq=False)
-class Held:
-    """A request that waits; exactly one of the two is called, once."""
-
-    until: int
-    again: Callable[[], None]
-    refuse: Callable[[], None]
-
-
 class PrimaryWait:
     """See the module. ``settled`` says whether requests of a replica's group can be admitted or passed on now."""
 
     def __init__(self, settled: Callable[[Any], bool]) -> None:
         self._settled = settled
-        self._held: dict[Any, deque[Held]] = {}
+        self._held: dict[Any, deque[Parked]] = {}
         self._ticks = 0
         self.count = 0
         """Requests that wait."""
@@ -48,7 +39,7 @@ class PrimaryWait:
             refuse()
             return
         self.count += 1
-        self._held.setdefault(replica, deque()).append(Held(self._ticks + WAIT_TICKS, again, refuse))
+        self._held.setdefault(replica, deque()).append(Parked(self._ticks + WAIT_TICKS, again, refuse))
 
     def tick(self) -> None:
         """10 ms passed."""
@@ -64,7 +55,7 @@ class PrimaryWait:
 
     def _refuse_late(self, replica: Any) -> None:
         held = self._held[replica]
-        while held and held[0].until <= self._ticks:
+        while held and held[0].deadline <= self._ticks:
             self.count -= 1
             held.popleft().refuse()
         if not held:
