@@ -114,8 +114,8 @@ def test_slice_cut_out_of_a_batch(benchmark: Benchmark) -> None:
     assert benchmark(_core.slice_prepares, log, 0, len(log), 500, 10, 1 << 60).count == 10
 
 
-def test_pack_send_reply(benchmark: Benchmark) -> None:
-    assert len(benchmark(_core.pack_send_reply, bytes(256), 1, 2, 3, 4, 5, 6)) == 280
+def test_send_reply_body(benchmark: Benchmark) -> None:
+    assert len(benchmark(_core.send_reply_body, 1, 2, 3, 4)) == 24
 
 
 def test_dedup_key(benchmark: Benchmark) -> None:

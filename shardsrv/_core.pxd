@@ -125,8 +125,42 @@ cdef int verify_body(const uint8_t* header, const uint8_t* body, size_t length) 
 cdef int verify_entry(const uint8_t* header, size_t available, bint check_body) noexcept nogil
 
 
+# Header and body of the reply to a write that took effect as entry `op`, to the 256-byte header of its request. Raises
+# `ValueError` unless cluster and client are 16 bytes.
+cdef bytes reply_frame(
+    const uint8_t* request, uint64_t op, uint64_t timestamp, uint8_t operation, bytes cluster, bytes client, bytes body
+)
+
+
+cdef class SendTarget:
+    cdef readonly bytes key
+    cdef readonly Py_ssize_t batch_offset
+    cdef readonly Py_ssize_t batch_length
+    cdef readonly uint32_t message_count
+    cdef readonly uint64_t digest
+    cdef readonly uint64_t origin_timestamp
+
+# Check a send body of `length` bytes whole and find its batch. Raises `BatchRefused`.
+cdef SendTarget parse_send_buffer(const uint8_t* body, Py_ssize_t length)
+
+cpdef uint64_t stamp_batch(object batch, uint64_t partition_id, uint64_t base_offset, uint64_t base_timestamp) except? 0
+cpdef bytes send_reply_body(uint32_t stream, uint32_t topic, uint32_t partition, uint64_t base_offset)
+cpdef uint32_t batch_count(object batch) except? 0
+cpdef bytes dedup_key(bytes client, uint64_t session, uint8_t operation, uint64_t request, uint64_t digest)
+
+
 cdef class Prepare:
     cdef unsigned char raw[256]       # the header
+    # Fields that are read again and again, as C fields: `adopted` takes them from the header. Signed where they are below
+    # 2**62: what decides subtracts them.
+    cdef readonly int64_t op
+    cdef readonly int64_t timestamp   # microseconds
+    cdef readonly uint64_t checksum   # the identity
+    cdef readonly uint32_t size       # header and body
+    cdef readonly uint8_t operation
+    cdef readonly uint8_t durability
+    cdef readonly int64_t base_offset      # of the batch of a SendMessages entry whose body is here, else 0
+    cdef readonly uint32_t message_count
     cdef Py_buffer held               # the buffer that contains the body; held.buf is NULL before one is taken
     cdef object source                # the object that exports it
     cdef const uint8_t* body_data
@@ -134,3 +168,14 @@ cdef class Prepare:
     cdef size_t body_length
 
     cdef int hold(self, object source, size_t offset, size_t length) except -1
+    cdef Prepare adopted(self)
+
+
+cdef class PrepareMould:
+    cdef uint8_t header[256]
+
+    cpdef Prepare make(
+        self, uint32_t view, bytes client, uint64_t session, uint64_t parent, uint64_t request_checksum, uint64_t op,
+        uint64_t commit, uint64_t timestamp, uint64_t request, uint8_t operation, uint32_t user_id, uint8_t durability,
+        object body, uint64_t checksum_body
+    )

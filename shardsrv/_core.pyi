@@ -127,6 +127,12 @@ class Prepare:
     def body(self) -> memoryview:
         """A read-only view of the body where it lies; empty when there is none."""
     @property
+    def base_offset(self) -> int:
+        """Offset of the first message of a SendMessages entry; 0 for another one, and without its body."""
+    @property
+    def message_count(self) -> int:
+        """Messages of a SendMessages entry; 0 for another one, and without its body."""
+    @property
     def has_body(self) -> bool:
         """False for the result of `load_header`: ``size`` then counts a body that is not here."""
 
@@ -197,6 +203,30 @@ class Prepare:
     def with_view(self, view: int) -> Prepare:
         """The same entry over the same body, its header as in ``view``. A receiver stores ``with_view(born_view)``."""
 
+class PrepareMould:
+    """What all entries have in common that one member makes for one group (``cluster`` 16 bytes)."""
+
+    def __init__(self, cluster: bytes, replica: int, group: int, created_revision: int) -> None: ...
+    def make(
+        self,
+        view: int,
+        client: bytes,
+        session: int,
+        parent: int,
+        request_checksum: int,
+        op: int,
+        commit: int,
+        timestamp: int,
+        request: int,
+        operation: int,
+        user_id: int,
+        durability: int,
+        body: Buffer,
+        checksum_body: int,
+        /,
+    ) -> Prepare:
+        """`Prepare.build`, with less to say."""
+
 class LogScan:
     """One chunk of a segment walked by `scan_log`. Pass ``last_checksum`` and ``last_op + 1`` to go on with the next
     chunk."""
@@ -256,6 +286,9 @@ def stamp_batch(batch: Buffer, partition_id: int, base_offset: int, base_timesta
     Lengths are checked, message checksums are not (`parse_send` did that). Raises `BatchRefused` (3) and then leaves
     the bytes alone."""
 
+def batch_count(batch: Buffer) -> int:
+    """The messages that a batch says it has. Raises `BatchRefused` (3) for fewer bytes than a batch header."""
+
 def check_batch(batch: Buffer) -> int:
     """0 when every checksum and length of a stored batch holds, else the Iggy code."""
 
@@ -313,17 +346,8 @@ def pack_reply(
     """A 256-byte Reply header that echoes request_checksum and request of ``request_header``, and its client unless
     given."""
 
-def pack_reply_frame(
-    request_header: Buffer, op: int, timestamp: int, operation: int, cluster: bytes, client: bytes, body: bytes
-) -> bytes:
-    """Header and body of the reply to a write that took effect as entry ``op``, in one bytes object."""
-
-def pack_send_reply(
-    request_header: Buffer, op: int, timestamp: int, stream: int, topic: int, partition: int, base_offset: int
-) -> bytes:
-    """Header and 24-byte body of a successful send in one bytes object (280 bytes).
-
-    Cluster, view and replica are zero: clients ignore them."""
+def send_reply_body(stream: int, topic: int, partition: int, base_offset: int) -> bytes:
+    """The body of the reply to a send, 24 bytes: u32 1, the three ids u32, u64 ``base_offset``."""
 
 def dedup_key(client: bytes, session: int, operation: int, request: int, digest: int) -> bytes:
     """41 bytes: client 16, session 8, operation 1, request 8, digest 8. The exact key of the deduplication window."""

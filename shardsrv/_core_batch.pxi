@@ -150,13 +150,6 @@ cdef int raise_refused(int code, const BatchWalk* walk, size_t base) except -1:
 cdef class SendTarget:
     """The part of a send request before the batch, and what the check of the batch found."""
 
-    cdef readonly bytes key
-    cdef readonly Py_ssize_t batch_offset
-    cdef readonly Py_ssize_t batch_length
-    cdef readonly uint32_t message_count
-    cdef readonly uint64_t digest
-    cdef readonly uint64_t origin_timestamp
-
     def __repr__(self):
         return f"SendTarget(key={self.key!r}, messages={self.message_count}, bytes={self.batch_length})"
 
@@ -248,7 +241,7 @@ def parse_send(body not None):
         PyBuffer_Release(&buffer)
 
 
-def stamp_batch(batch not None, uint64_t partition_id, uint64_t base_offset, uint64_t base_timestamp):
+cpdef uint64_t stamp_batch(object batch, uint64_t partition_id, uint64_t base_offset, uint64_t base_timestamp) except? 0:
     """Write the server's three fields in place and make the batch checksum again; returns it. Hashes no message.
 
     Raises `BatchRefused` (3, the bytes are then unchanged), `ValueError` for an offset or a time of 2**62 and more,
@@ -280,6 +273,19 @@ def stamp_batch(batch not None, uint64_t partition_id, uint64_t base_offset, uin
         return walk.digest
     finally:
         PyBuffer_Release(&buffer)
+
+
+cpdef uint32_t batch_count(object batch) except? 0:
+    """The messages that a batch says it has. Raises `BatchRefused` for fewer bytes than a batch header."""
+    cdef Py_buffer buffer
+    cdef uint32_t count = 0
+    PyObject_GetBuffer(batch, &buffer, PyBUF_SIMPLE)
+    if buffer.len >= HEADER_BYTES:
+        count = load32(<const uint8_t*>buffer.buf + AT_BATCH_COUNT)
+    PyBuffer_Release(&buffer)
+    if buffer.len < HEADER_BYTES:
+        raise BatchRefused(CODE_LAYOUT, "the batch is shorter than its header", 0)
+    return count
 
 
 def check_batch(batch not None):

@@ -95,7 +95,7 @@ def scan_log(
                     prepare = Prepare.__new__(Prepare)
                     memcpy(prepare.raw, <const uint8_t*>buffer.buf + start, HEADER_BYTES)
                     prepare.hold(data, start + HEADER_BYTES, walk.position - start - HEADER_BYTES)
-                    on_prepare(prepare, start)
+                    on_prepare(prepare.adopted(), start)
     finally:
         PyBuffer_Release(&buffer)
     if verdict == OUT_OF_MEMORY:

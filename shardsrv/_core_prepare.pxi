@@ -122,10 +122,11 @@ cdef int set_view(uint8_t* header, uint32_t view) except -1:
     return 0
 
 
-cdef object sixteen(bytes value, str name, uint8_t* at):
+cdef int sixteen(bytes value, str name, uint8_t* at) except -1:
     if len(value) != 16:
         raise ValueError(f"{name} must be 16 bytes, not {len(value)}")
     memcpy(at, PyBytes_AS_STRING(value), 16)
+    return 0
 
 
 cdef Prepare load_header(object data, Py_ssize_t position, bint accept_repair):
@@ -146,7 +147,7 @@ cdef Prepare load_header(object data, Py_ssize_t position, bint accept_repair):
     verdict = verify_header(prepare.raw, available, True)
     if verdict != V_VALID:
         raise_damaged(verdict, position, prepare.raw, available)
-    return prepare
+    return prepare.adopted()
 
 
 @cython.final
@@ -183,39 +184,24 @@ cdef class Prepare:
         uint64_t request_checksum_high=0,
     ):
         """Make and seal a prepare. Raises `ValueError` or `OverflowError` for a field out of its bounds."""
-        cdef Prepare prepare = Prepare.__new__(Prepare)
-        cdef uint8_t* header = prepare.raw
-        cdef size_t length
-        prepare.hold(body, 0, 0)
-        length = prepare.held.len
-        if length > SIZE_BOUND - HEADER_BYTES:
-            raise ValueError(f"a body of {length} bytes is too long for an entry")
-        prepare.body_length = length
-        store64(header + AT_CHECKSUM_BODY, checksum_body)
-        sixteen(cluster, "cluster", header + AT_CLUSTER)
-        store32(header + AT_SIZE, HEADER_BYTES + <uint32_t>length)
-        store32(header + AT_VIEW, view)
-        header[AT_COMMAND] = COMMAND_PREPARE
-        header[AT_REPLICA] = replica
-        sixteen(client, "client", header + AT_CLIENT)
-        store64(header + AT_PARENT, parent)
-        store64(header + AT_REQUEST_CHECKSUM, request_checksum)
-        store64(header + AT_SESSION, request_checksum_high)
-        store64(header + AT_OP, op)
-        store64(header + AT_COMMIT, commit)
-        store64(header + AT_TIMESTAMP, timestamp)
-        store64(header + AT_REQUEST, request)
-        header[AT_OPERATION] = operation
-        store64(header + AT_GROUP, group)
-        store32(header + AT_USER_ID, user_id)
-        store64(header + AT_CREATED_REVISION, created_revision)
-        store32(header + AT_BORN_VIEW, view)
-        header[AT_DURABILITY] = durability
-        if not fields_in_bounds(header):
-            raise ValueError("a field is out of bounds (2**62, op 0, operation 0, durability, checksum_body 0)")
-        store64(header + AT_CHECKSUM, identity_of(header))
-        seal(header)
-        return prepare
+        cdef PrepareMould mould = PrepareMould(cluster, replica, group, created_revision)
+        return mould.make(
+            view, client, request_checksum_high, parent, request_checksum, op, commit, timestamp, request, operation,
+            user_id, durability, body, checksum_body,
+        )
+
+    cdef Prepare adopted(self):
+        """This entry, its header complete: the C fields are taken from there."""
+        self.op = load64(self.raw + AT_OP)
+        self.timestamp = load64(self.raw + AT_TIMESTAMP)
+        self.checksum = load64(self.raw + AT_CHECKSUM)
+        self.size = load32(self.raw + AT_SIZE)
+        self.operation = self.raw[AT_OPERATION]
+        self.durability = self.raw[AT_DURABILITY]
+        if self.operation == OPERATION_SEND_MESSAGES and self.body_length >= HEADER_BYTES:
+            self.base_offset = load64(self.body_data + AT_BATCH_BASE_OFFSET)
+            self.message_count = load32(self.body_data + AT_BATCH_COUNT)
+        return self
 
     @staticmethod
     def load(data not None, Py_ssize_t position=0):
@@ -235,7 +221,7 @@ cdef class Prepare:
         prepare.body_data = header + HEADER_BYTES
         prepare.body_offset = position + HEADER_BYTES
         prepare.body_length = load32(header + AT_SIZE) - HEADER_BYTES
-        return prepare
+        return prepare.adopted()
 
     @staticmethod
     def load_parts(header not None, body not None, bint check_body=True):
@@ -261,7 +247,7 @@ cdef class Prepare:
             raise MemoryError("no memory to gather the checksums of a batch")
         if verdict != V_VALID:
             raise_damaged(verdict, 0, prepare.raw, HEADER_BYTES)
-        return prepare
+        return prepare.adopted()
 
     @staticmethod
     def load_header(data not None, Py_ssize_t position=0):
@@ -312,7 +298,7 @@ cdef class Prepare:
         set_view(other.raw, view)
         if self.held.buf != NULL:
             other.hold(self.source, self.body_offset, self.body_length)
-        return other
+        return other.adopted()
 
     def __repr__(self):
         return f"Prepare(op={self.op}, view={self.view}, operation={self.operation}, {self.size} bytes)"
@@ -344,20 +330,12 @@ cdef class Prepare:
         return self.held.buf != NULL
 
     @property
-    def checksum(self):
-        return load64(self.raw + AT_CHECKSUM)
-
-    @property
     def checksum_body(self):
         return load64(self.raw + AT_CHECKSUM_BODY)
 
     @property
     def cluster(self):
         return PyBytes_FromStringAndSize(<const char*>self.raw + AT_CLUSTER, 16)
-
-    @property
-    def size(self):
-        return load32(self.raw + AT_SIZE)
 
     @property
     def view(self):
@@ -385,24 +363,12 @@ cdef class Prepare:
         return load64(self.raw + AT_SESSION)
 
     @property
-    def op(self):
-        return load64(self.raw + AT_OP)
-
-    @property
     def commit(self):
         return load64(self.raw + AT_COMMIT)
 
     @property
-    def timestamp(self):
-        return load64(self.raw + AT_TIMESTAMP)
-
-    @property
     def request(self):
         return load64(self.raw + AT_REQUEST)
-
-    @property
-    def operation(self):
-        return self.raw[AT_OPERATION]
 
     @property
     def group(self):
@@ -424,6 +390,50 @@ cdef class Prepare:
     def born_view(self):
         return load32(self.raw + AT_BORN_VIEW)
 
-    @property
-    def durability(self):
-        return self.raw[AT_DURABILITY]
+
+@cython.final
+cdef class PrepareMould:
+    """What all entries have in common that one member makes for one group."""
+
+    def __cinit__(self, bytes cluster not None, unsigned char replica, uint64_t group, uint64_t created_revision):
+        memset(self.header, 0, HEADER_BYTES)
+        sixteen(cluster, "cluster", self.header + AT_CLUSTER)
+        self.header[AT_COMMAND] = COMMAND_PREPARE
+        self.header[AT_REPLICA] = replica
+        store64(self.header + AT_GROUP, group)
+        store64(self.header + AT_CREATED_REVISION, created_revision)
+
+    cpdef Prepare make(
+        self, uint32_t view, bytes client, uint64_t session, uint64_t parent, uint64_t request_checksum, uint64_t op,
+        uint64_t commit, uint64_t timestamp, uint64_t request, uint8_t operation, uint32_t user_id, uint8_t durability,
+        object body, uint64_t checksum_body
+    ):
+        cdef Prepare prepare = Prepare.__new__(Prepare)
+        cdef uint8_t* header = prepare.raw
+        cdef size_t length
+        prepare.hold(body, 0, 0)
+        length = prepare.held.len
+        if length > SIZE_BOUND - HEADER_BYTES:
+            raise ValueError(f"a body of {length} bytes is too long for an entry")
+        prepare.body_length = length
+        memcpy(header, self.header, HEADER_BYTES)
+        store64(header + AT_CHECKSUM_BODY, checksum_body)
+        store32(header + AT_SIZE, HEADER_BYTES + <uint32_t>length)
+        store32(header + AT_VIEW, view)
+        sixteen(client, "client", header + AT_CLIENT)
+        store64(header + AT_PARENT, parent)
+        store64(header + AT_REQUEST_CHECKSUM, request_checksum)
+        store64(header + AT_SESSION, session)
+        store64(header + AT_OP, op)
+        store64(header + AT_COMMIT, commit)
+        store64(header + AT_TIMESTAMP, timestamp)
+        store64(header + AT_REQUEST, request)
+        header[AT_OPERATION] = operation
+        store32(header + AT_USER_ID, user_id)
+        store32(header + AT_BORN_VIEW, view)
+        header[AT_DURABILITY] = durability
+        if not fields_in_bounds(header):
+            raise ValueError("a field is out of bounds (2**62, op 0, operation 0, durability, checksum_body 0)")
+        store64(header + AT_CHECKSUM, identity_of(header))
+        seal(header)
+        return prepare.adopted()

@@ -6,30 +6,35 @@
 #        220..256 zero
 # Request (read from): 128 client 16 | 144 request_checksum 16 | 168 request u64.
 
+cdef void write_reply(
+    uint8_t* reply, const uint8_t* request, uint32_t status, uint32_t size, uint64_t op, uint64_t commit,
+    uint64_t timestamp, uint8_t operation
+) noexcept nogil:
+    """Fill 256 bytes with all that does not depend on the cluster."""
+    memset(reply, 0, HEADER_BYTES)
+    store32(reply + AT_SIZE, size)
+    reply[AT_COMMAND] = COMMAND_REPLY
+    memcpy(reply + 128, request + 144, 16)
+    memcpy(reply + 160, request + 128, 16)
+    store64(reply + 176, op)
+    store64(reply + 184, commit)
+    store64(reply + 192, timestamp)
+    memcpy(reply + 200, request + 168, 8)
+    reply[208] = operation
+    store32(reply + 216, status)
+
+
 cdef int fill_reply(
     uint8_t* reply, object request_header, uint32_t status, uint32_t size, uint64_t op, uint64_t commit,
     uint64_t timestamp, unsigned char operation
 ) except -1:
-    """Fill 256 bytes with all that does not depend on the cluster. Raises `ValueError` for a request header of another
-    length."""
+    """`write_reply` to a request header in any buffer. Raises `ValueError` for one of another length."""
     cdef Py_buffer buffer
-    cdef const uint8_t* request
-    memset(reply, 0, HEADER_BYTES)
     PyObject_GetBuffer(request_header, &buffer, PyBUF_SIMPLE)
     try:
         if buffer.len != HEADER_BYTES:
             raise ValueError(f"a request header is 256 bytes, not {buffer.len}")
-        request = <const uint8_t*>buffer.buf
-        store32(reply + AT_SIZE, size)
-        reply[AT_COMMAND] = COMMAND_REPLY
-        memcpy(reply + 128, request + 144, 16)
-        memcpy(reply + 160, request + 128, 16)
-        store64(reply + 176, op)
-        store64(reply + 184, commit)
-        store64(reply + 192, timestamp)
-        memcpy(reply + 200, request + 168, 8)
-        reply[208] = operation
-        store32(reply + 216, status)
+        write_reply(reply, <const uint8_t*>buffer.buf, status, size, op, commit, timestamp, operation)
     finally:
         PyBuffer_Release(&buffer)
     return 0
@@ -52,38 +57,31 @@ def pack_reply(
     return PyBytes_FromStringAndSize(<const char*>reply, HEADER_BYTES)
 
 
-def pack_reply_frame(
-    request_header not None, uint64_t op, uint64_t timestamp, unsigned char operation, bytes cluster not None, bytes client not None,
-    bytes body not None,
+cdef bytes reply_frame(
+    const uint8_t* request, uint64_t op, uint64_t timestamp, uint8_t operation, bytes cluster, bytes client, bytes body
 ):
-    """Header and body of the reply to a write that took effect as entry `op`, in one bytes object; `commit` is `op`."""
     cdef Py_ssize_t length = len(body)
-    cdef object frame = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + length)
+    cdef bytes frame = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + length)
     cdef uint8_t* reply = <uint8_t*>PyBytes_AS_STRING(frame)
-    fill_reply(reply, request_header, 0, <uint32_t>(HEADER_BYTES + length), op, op, timestamp, operation)
+    write_reply(reply, request, 0, <uint32_t>(HEADER_BYTES + length), op, op, timestamp, operation)
     sixteen(cluster, "cluster", reply + AT_CLUSTER)
     sixteen(client, "client", reply + 160)
     memcpy(reply + HEADER_BYTES, PyBytes_AS_STRING(body), length)
     return frame
 
 
-def pack_send_reply(
-    request_header not None, uint64_t op, uint64_t timestamp, uint32_t stream, uint32_t topic, uint32_t partition,
-    uint64_t base_offset
-):
-    """Header and body (u32 1 | u32 stream | u32 topic | u32 partition | u64 base_offset) of a successful send: 280
-    bytes."""
-    cdef uint8_t frame[HEADER_BYTES + 24]
-    fill_reply(frame, request_header, 0, HEADER_BYTES + 24, op, op, timestamp, OPERATION_SEND_MESSAGES)
-    store32(frame + 256, 1)
-    store32(frame + 260, stream)
-    store32(frame + 264, topic)
-    store32(frame + 268, partition)
-    store64(frame + 272, base_offset)
-    return PyBytes_FromStringAndSize(<const char*>frame, HEADER_BYTES + 24)
+cpdef bytes send_reply_body(uint32_t stream, uint32_t topic, uint32_t partition, uint64_t base_offset):
+    """u32 1 | u32 stream | u32 topic | u32 partition | u64 base_offset: 24 bytes."""
+    cdef uint8_t body[24]
+    store32(body, 1)
+    store32(body + 4, stream)
+    store32(body + 8, topic)
+    store32(body + 12, partition)
+    store64(body + 16, base_offset)
+    return PyBytes_FromStringAndSize(<const char*>body, 24)
 
 
-def dedup_key(bytes client not None, uint64_t session, unsigned char operation, uint64_t request, uint64_t digest):
+cpdef bytes dedup_key(bytes client, uint64_t session, uint8_t operation, uint64_t request, uint64_t digest):
     """41 bytes: client 16 | session 8 | operation 1 | request 8 | digest 8."""
     cdef uint8_t key[41]
     sixteen(client, "client", key)

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from shardsrv._core cimport SendTarget
 from shardsrv.bus._arena cimport Buffer
 
 
@@ -37,6 +38,17 @@ cdef class Frame:
     cdef uint8_t* data
     cdef readonly size_t size
     cdef readonly uint64_t connection
+    # What every request is looked at for, as C fields: the routers are compiled against them.
+    cdef readonly uint8_t command
+    cdef readonly uint8_t operation
+    cdef readonly uint64_t request
+    cdef readonly uint64_t session
+
+    cpdef SendTarget parse_send(self)
+    cpdef object body_from(self, size_t offset)
+    cpdef bytes committed_reply(
+        self, uint64_t op, uint64_t timestamp, uint8_t operation, bytes cluster, bytes client, bytes body
+    )
 
 
 cdef Frame new_frame(Ingress ingress, Buffer owner, uint8_t* data, size_t size, uint64_t connection)

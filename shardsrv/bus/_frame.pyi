@@ -1,5 +1,7 @@
 """One received request frame. Types of ``_frame.pyx``."""
 
+from shardsrv._core import SendTarget
+
 class Ingress:
     """Bytes received and not yet dropped, against a limit."""
 
@@ -13,7 +15,7 @@ class Ingress:
 
 class Frame:
     """One complete request frame. The body stays in the arena buffer that it was received into, until the frame and all
-    views of it are dropped. Made by the reactor only. Attributes are read from the header when asked for.
+    views of it are dropped. Made by the reactor only.
     """
 
     @property
@@ -59,3 +61,12 @@ class Frame:
     @property
     def body_offset(self) -> int:
         """Offset of the body in the arena: what a lane descriptor carries."""
+    def body_from(self, offset: int) -> memoryview:
+        """The body from byte ``offset`` on, writable as `body` is. Raises `ValueError` for one behind its end."""
+    def parse_send(self) -> SendTarget:
+        """`_core.parse_send` of the body. Raises `BatchRefused`."""
+    def committed_reply(
+        self, op: int, timestamp: int, operation: int, cluster: bytes, client: bytes, body: bytes
+    ) -> bytes:
+        """Header and body of the reply to this request, a write that took effect as entry ``op``, in one bytes object;
+        ``commit`` is ``op``. ``cluster`` and ``client`` 16 bytes."""

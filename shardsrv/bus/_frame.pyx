@@ -2,7 +2,7 @@
 """One received request frame, where it lies in the arena, and the budget that received bytes are charged to.
 
 Invariants: a frame is complete; its bytes stay where they were received until the frame and every view of it are gone,
-and only then does the budget get them back. Nothing is decoded before it is asked for.
+and only then does the budget get them back. What every request is looked at for is read once, when the frame is made.
 
 Source of the layout: the request header, 256 bytes, of the client protocol. Fields read here, by offset:
     48  u32 size      60  u8 command     128 16 client    144 u128 request_checksum    160 u64 timestamp
@@ -13,6 +13,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint64_t
 
+from shardsrv._core cimport SendTarget, parse_send_buffer, reply_frame
 from shardsrv.bus._arena cimport Buffer, window
 
 cdef enum:
@@ -41,24 +42,8 @@ cdef class Frame:
             self.ingress.release(self.size)
 
     @property
-    def command(self):
-        return self.data[60]
-
-    @property
-    def operation(self):
-        return self.data[176]
-
-    @property
     def code(self):
         return load_u32(self.data + 196)
-
-    @property
-    def request(self):
-        return load_u64(self.data + 168)
-
-    @property
-    def session(self):
-        return load_u64(self.data + 184)
 
     @property
     def client(self):
@@ -92,6 +77,19 @@ cdef class Frame:
     def body_offset(self):
         return self.owner.offset + <size_t>(self.data - self.owner.address) + HEADER
 
+    cpdef object body_from(self, size_t offset):
+        if offset > self.size - HEADER:
+            raise ValueError(f"offset {offset} lies outside a body of {self.size - HEADER} bytes")
+        return window(self, self.data + HEADER + offset, <Py_ssize_t>(self.size - HEADER - offset), False)
+
+    cpdef SendTarget parse_send(self):
+        return parse_send_buffer(self.data + HEADER, <Py_ssize_t>(self.size - HEADER))
+
+    cpdef bytes committed_reply(
+        self, uint64_t op, uint64_t timestamp, uint8_t operation, bytes cluster, bytes client, bytes body
+    ):
+        return reply_frame(self.data, op, timestamp, operation, cluster, client, body)
+
     def __repr__(self):
         return (
             f"<Frame connection={self.connection:#x} command={self.command} operation={self.operation}"
@@ -107,4 +105,8 @@ cdef Frame new_frame(Ingress ingress, Buffer owner, uint8_t* data, size_t size, 
     made.data = data
     made.size = size
     made.connection = connection
+    made.command = data[60]
+    made.operation = data[176]
+    made.request = load_u64(data + 168)
+    made.session = load_u64(data + 184)
     return made

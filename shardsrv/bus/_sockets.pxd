@@ -91,6 +91,7 @@ cdef class Sockets:
     cdef bint lockstep
     cdef object __weakref__
 
+    cpdef bint reply_one(self, uint64_t connection, bytes frame) except -1
     cdef Connection* find(self, uint64_t connection) noexcept
     cdef uint64_t id_of(self, Connection* peer) noexcept
     cdef void push_ready(self, Connection* peer) noexcept

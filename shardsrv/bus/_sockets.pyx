@@ -334,7 +334,7 @@ cdef class Sockets:
             self.push_ready(peer)
         return 0
 
-    def reply_one(self, uint64_t connection, bytes frame not None):
+    cpdef bint reply_one(self, uint64_t connection, bytes frame) except -1:
         cdef Connection* peer = self.find(connection)
         if peer == NULL or peer.closing:
             return False

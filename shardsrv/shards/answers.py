@@ -5,7 +5,7 @@ so that the lockstep of the reactor goes on; an answer to a connection that is g
 2.3, 2.4, 4.2.
 """
 
-from shardsrv._core import pack_reply, pack_reply_frame
+from shardsrv._core import pack_reply
 from shardsrv.bus._frame import Frame
 from shardsrv.bus._net import Reactor
 from shardsrv.shards import records
@@ -53,7 +53,7 @@ class Answers:
         """A write that took effect as entry ``op``: the answer to most requests, in one call."""
         self._reactor.reply_one(
             frame.connection,
-            pack_reply_frame(frame.header, op, timestamp, operation, self._cluster, client, body),
+            frame.committed_reply(op, timestamp, operation, self._cluster, client, body),
         )
 
     def read(self, frame: Frame, body: bytes) -> None:

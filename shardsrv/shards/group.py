@@ -48,7 +48,8 @@ from shardsrv.vsr.events import (
     Truncated,
 )
 from shardsrv.vsr.normal import give_up
-from shardsrv.vsr.replica import NORMAL, Replica
+from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.status import NORMAL
 from shardsrv.vsr.transfer_effects import TRANSFER_EFFECTS
 from shardsrv.vsr.transfer_install import CHECKPOINT
 
@@ -163,7 +164,7 @@ class Group:
     def submit(self, request: Request) -> None:
         """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does
         not refuse."""
-        if self.fault is None and (self.waiting or not self.replica.can_accept or not self.admission.open):
+        if self.fault is None and (self.waiting or not self.replica.accepts() or not self.admission.open):
             self.waiting.append(request)
             self.host.waits(self)
         else:
@@ -172,7 +173,7 @@ class Group:
     def resume(self) -> None:
         """Give waiting requests to the replica while there is room."""
         waiting = self.waiting
-        while waiting and (self.fault is not None or (self.replica.can_accept and self.admission.open)):
+        while waiting and (self.fault is not None or (self.replica.accepts() and self.admission.open)):
             self.carry_out(self.replica.step(waiting.popleft()))
 
     def carry_out(self, effects: list[Any]) -> None:

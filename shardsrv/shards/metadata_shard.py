@@ -38,7 +38,7 @@ from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed, Request
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.quorum import primary_of
-from shardsrv.vsr.replica import NORMAL
+from shardsrv.vsr.status import NORMAL
 from shardsrv.vsr.transfer_effects import Restored
 from shardsrv.wire.constants import METADATA_GROUP, ZERO_ID, Operation
 from shardsrv.wire.error_codes import ErrorCode

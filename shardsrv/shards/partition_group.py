@@ -26,7 +26,8 @@ from shardsrv.store.log_sync import SyncPlan
 from shardsrv.store.segment import Position
 from shardsrv.vsr.effects import Committed
 from shardsrv.vsr.events import PersistFailed, Request
-from shardsrv.vsr.replica import NORMAL, Replica
+from shardsrv.vsr.replica import Replica
+from shardsrv.vsr.status import NORMAL
 from shardsrv.wire.constants import Operation
 from shardsrv.wire.error_codes import ErrorCode
 
@@ -77,6 +78,10 @@ class PartitionGroup(Group):
     """Driver of one partition group."""
 
     __slots__ = (
+        "_checkpoint_bytes",
+        "_disk_space",
+        "_shares_counters",
+        "_syncer",
         "checkpoint",
         "checkpointed_at",
         "closed",
@@ -109,6 +114,11 @@ class PartitionGroup(Group):
         checkpoint: Checkpoint,
     ) -> None:
         Group.__init__(self, host, replica, log)
+        # What every send asks its shard for.
+        self._disk_space = host.disk_space
+        self._syncer = host.syncer
+        self._shares_counters = host.shares_counters
+        self._checkpoint_bytes = host.checkpoint_bytes
         self.identity = identity
         self.plane = plane
         self.counter_slot = counter_slot
@@ -142,11 +152,7 @@ class PartitionGroup(Group):
         disk without room refuses the messages that this node would lead."""
         if self.closed:
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.RESOURCE_NOT_FOUND)
-        elif (
-            request.operation == _SEND
-            and self.replica.leads
-            and not self.host.disk_space.admits(len(request.body))
-        ):
+        elif request.operation == _SEND and self.replica.leads and not self._disk_space.admits(len(request.body)):
             request.origin.refused(records.REFUSED_STATUS, DiskFull.code)
         elif self.purging:
             self.waiting.append(request)
@@ -160,7 +166,7 @@ class PartitionGroup(Group):
 
     def purge(self, request: Request) -> None:
         """Admit a purge entry past everything that waits."""
-        if self.replica.can_accept or self.fault is not None:
+        if self.replica.accepts() or self.fault is not None:
             self.carry_out(self.replica.step(request))
         else:
             self.waiting.appendleft(request)
@@ -200,7 +206,7 @@ class PartitionGroup(Group):
             self._hand_back(plan)
             return
         Group.synced(self, plan, token, checksum)
-        if self.host.shares_counters:
+        if self._shares_counters:
             # What it committed is counted before its answers leave.
             self.host.publish_counters(self)
 
@@ -231,14 +237,13 @@ class PartitionGroup(Group):
         """See `Group.flushed`: background sync, counters, roll of segments and checkpoints are the shard's business."""
         written = self.appended_bytes - self.written_bytes
         self.written_bytes = self.appended_bytes
-        host = self.host
-        host.syncer.dirty(self, written)
+        self._syncer.dirty(self, written)
         if self.log.segment_count != self.segments_seen:
-            host.partition_rolled(self)
-        if self.appended_bytes - self.checkpointed_at >= host.checkpoint_bytes:
-            host.checkpoint_soon(self)
-        if host.shares_counters:
-            host.publish_counters(self)
+            self.host.partition_rolled(self)
+        if self.appended_bytes - self.checkpointed_at >= self._checkpoint_bytes:
+            self.host.checkpoint_soon(self)
+        if self._shares_counters:
+            self.host.publish_counters(self)
 
     def poll(self, strategy: int, value: int, count: int, stored: int | None) -> tuple[list[Any], int, int, int]:
         """Read messages. Returns (parts, body length, messages, last offset); the first part is the 16-byte head of

@@ -18,7 +18,7 @@ from shardsrv.errors import DecodeError, DiskFault, NotAccepted, RequestRefused
 from shardsrv.plane.metadata.permissions import Right
 from shardsrv.plane.partition import offsets
 from shardsrv.shards import records
-from shardsrv.shards.answers import Answers
+from shardsrv.shards.answers import Answers, Origin
 from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.encryption import INLINE_MAX, Cipher
 from shardsrv.shards.links import Links
@@ -38,7 +38,7 @@ EMPTY_POLL = POLL_HEAD.pack(0, 0, 0)
 RESYNC_POLL = POLL_HEAD.pack(PARTITION_RESYNC, 0, 0)
 
 
-class PollOrigin:
+class PollOrigin(Origin):
     """Origin of the offset entry of an auto-commit poll: the poll is answered when the entry took effect."""
 
     __slots__ = ("answer", "refuse")

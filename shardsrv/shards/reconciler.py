@@ -22,6 +22,7 @@ from shardsrv.plane.metadata.plane import MetadataPlane, OwnedPartition
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.plane.partition import offsets
 from shardsrv.shards import records
+from shardsrv.shards.answers import Origin
 from shardsrv.shards.consumer_groups import ConsumerGroups
 from shardsrv.shards.links import Links
 from shardsrv.shards.opening import Opened, key_of
@@ -66,7 +67,7 @@ class ReconcilerHost(Protocol):
         """Try parked requests again."""
 
 
-class PurgeOrigin:
+class PurgeOrigin(Origin):
     """Origin of a purge entry: sets an event when it is committed or refused."""
 
     __slots__ = ("done", "failed")
@@ -262,7 +263,7 @@ class Reconciler:
         """10 ms passed: put the purges that are wanted into the logs of the partitions that this node leads."""
         for group in self._purging:
             replica = group.replica
-            if replica.is_primary and replica.can_accept and now >= group.purge_asked + PURGE_AGAIN:
+            if replica.is_primary and replica.accepts() and now >= group.purge_asked + PURGE_AGAIN:
                 group.purge_asked = now
                 group.carry_out(replica.step(purge_request(group.purge_wanted, None)))
 

@@ -21,6 +21,7 @@ from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.partition import offsets, retention
 from shardsrv.plane.partition.retention import NEVER, RetentionPlan, SegmentTotals
 from shardsrv.shards import records
+from shardsrv.shards.answers import Origin
 from shardsrv.shards.group import Admission
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.segment_deletes import COUNT
@@ -45,7 +46,7 @@ class RetentionHost(Protocol):
     admission: Admission
 
 
-class TruncateOrigin:
+class TruncateOrigin(Origin):
     """Origin of a truncation entry: sets an event when it is committed or refused."""
 
     __slots__ = ("done", "op", "outcome", "status", "timestamp")
@@ -254,7 +255,7 @@ class Retention:
             or group.purging
             or group.waiting
             or not group.replica.leads
-            or not group.replica.can_accept
+            or not group.replica.accepts()
             or not self._host.admission.open
         ):
             request.origin.refused(records.REFUSED_STATUS, ErrorCode.TRANSIENT_NOT_ACCEPTED)

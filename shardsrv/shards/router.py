@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from shardsrv._core import BatchRefused, parse_send, xxh3
+from shardsrv._core import BatchRefused, xxh3
 from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError, RequestRefused
 from shardsrv.shards.answers import Answers
@@ -143,9 +143,8 @@ class Router:
     # ------------------------------------------------------------------------------------------------ sends
 
     def _send(self, frame: Frame, session: Session) -> None:
-        body = frame.body
         try:
-            found = parse_send(body)
+            found = frame.parse_send()
         except BatchRefused as refusal:
             self._answers.status(frame, refusal.code)
             return
@@ -161,9 +160,11 @@ class Router:
                 return
         offset = found.batch_offset
         if self._cipher is not None:
-            self._send_encrypted(frame, session, target, found.digest, body[offset:])
+            self._send_encrypted(frame, session, target, found.digest, frame.body_from(offset))
         else:
-            self._writes.write(frame, session, target, _SEND, target.durability, found.digest, body[offset:], offset)
+            self._writes.write(
+                frame, session, target, _SEND, target.durability, found.digest, frame.body_from(offset), offset
+            )
 
     def _send_encrypted(self, frame: Frame, session: Session, target: Target, digest: int, batch: Any) -> None:
         assert self._cipher is not None, "asked for with a cipher only"

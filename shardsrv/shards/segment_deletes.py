@@ -14,7 +14,7 @@ from shardsrv.bus._frame import Frame
 from shardsrv.errors import DecodeError, RequestRefused
 from shardsrv.plane.metadata.permissions import Right
 from shardsrv.shards import records
-from shardsrv.shards.answers import Answers
+from shardsrv.shards.answers import Answers, Origin
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.partition_writes import PartitionWrites
 from shardsrv.shards.session import Session
@@ -31,7 +31,7 @@ COUNT = struct.Struct("<I")
 """Body of the request to the owner: how many segments."""
 
 
-class SegmentsOrigin:
+class SegmentsOrigin(Origin):
     """Origin of a deletion on its home shard."""
 
     __slots__ = ("_answers", "_client", "_frame")

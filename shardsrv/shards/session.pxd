@@ -5,8 +5,8 @@ cdef class Session:
     cdef public object connection
     cdef public str address
     cdef public bytes client
-    cdef public object number
-    cdef public object user_id
+    cdef public long long number
+    cdef public unsigned int user_id
     cdef public dict targets
     cdef public dict balance
     cdef public bytes attached

@@ -8,7 +8,7 @@ from shardsrv._core import xxh3
 from shardsrv.errors import Damaged, UnsupportedVersion
 from shardsrv.sim.violation import Violation
 from shardsrv.store.group_key import METADATA, GroupKey
-from shardsrv.vsr.replica import NORMAL
+from shardsrv.vsr.status import NORMAL
 
 if TYPE_CHECKING:
     from shardsrv.sim.groups import SimGroup

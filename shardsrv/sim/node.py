@@ -18,7 +18,7 @@ from shardsrv.sim.node_follow import NodeFollow
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import Request
-from shardsrv.vsr.replica import NORMAL
+from shardsrv.vsr.status import NORMAL
 
 RECONCILED_EVERY: Final = 16
 """Metadata ops between two records of how far the partitions of this member are made."""

@@ -175,7 +175,7 @@ class NodeFollow(NodeDisk):
     def _ask_purge(self, group: PartitionSimGroup) -> None:
         """The primary puts a committed purge into the partition's own log."""
         now = self.world.schedule.now
-        if not group.replica.can_accept or not group.replica.is_primary or now < group.purge_asked:
+        if not group.replica.accepts() or not group.replica.is_primary or now < group.purge_asked:
             return
         group.purge_asked = now + 500 * MILLISECOND
         wanted = group.purge_wanted

@@ -34,7 +34,7 @@ from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.layout import CHECKPOINT_SLOTS, SNAPSHOT
 from shardsrv.store.set_aside import set_aside
 from shardsrv.vsr.quorum import replication_quorum
-from shardsrv.vsr.replica import NORMAL
+from shardsrv.vsr.status import NORMAL
 
 CONVERGE: Final = 120 * SECOND
 SPOILED: Final = ("rot", "misdirected write")

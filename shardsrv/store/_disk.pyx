@@ -22,9 +22,6 @@ cdef extern from "unistd.h" nogil:
     int fdatasync(int fd)
 
 cdef extern from "sys/uio.h" nogil:
-    cdef struct iovec:
-        void* iov_base
-        size_t iov_len
     ssize_t pwritev(int fd, const iovec* vectors, int count, off_t offset)
 
 cdef enum:
@@ -47,25 +44,6 @@ cdef enum:
 @cython.final
 cdef class EntryRun:
     """Entries buffered for one segment: bytes ``start``..``end`` of its file. See the type stub."""
-
-    cdef public object segment
-    cdef readonly uint64_t start
-    cdef readonly uint64_t end
-    cdef readonly uint64_t op
-    cdef readonly uint64_t checksum
-    cdef readonly uint64_t next_offset
-    cdef readonly uint64_t floor_op
-    cdef readonly uint64_t generation
-    cdef readonly uint64_t last_offset
-    cdef readonly uint64_t last_position
-    cdef public uint64_t index_due
-    cdef readonly bint ended
-    cdef uint64_t segment_size
-    cdef bytes head
-    cdef list entries
-    cdef iovec* vectors
-    cdef size_t count
-    cdef size_t capacity
 
     def __cinit__(self):
         self.vectors = NULL
@@ -150,7 +128,7 @@ cdef class EntryRun:
                 parts.append(prepare.body)
         return parts
 
-    def write(self, int handle):
+    cpdef int write(self, int handle) except -1:
         cdef iovec* vectors = self.vectors
         cdef size_t left = self.count
         cdef off_t position = self.start
@@ -176,8 +154,9 @@ cdef class EntryRun:
             if left:
                 vectors.iov_base = <uint8_t*>vectors.iov_base + written
                 vectors.iov_len -= written
+        return 0
 
-    def settle(self):
+    cpdef settle(self):
         self.start = self.end
         self.count = 0
         self.head = None

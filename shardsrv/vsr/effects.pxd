@@ -1,12 +1,13 @@
 """C fields and C calls of the classes of `shardsrv.vsr.effects`, for its compiled form only; the fields are explained there."""
 
+from shardsrv._core cimport Prepare
 from shardsrv.vsr.record cimport Record
 
 
 cdef class Append(Record):
-    cdef public object token
-    cdef public object prepare
-    cdef public object sync
+    cdef public long long token
+    cdef public Prepare prepare
+    cdef public bint sync
 
 
 cdef class SyncLog(Record):
@@ -19,9 +20,9 @@ cdef class PersistState(Record):
 
 
 cdef class Committed(Record):
-    cdef public object prepare
+    cdef public Prepare prepare
     cdef public object origin
-    cdef public object reply
+    cdef public bytes reply
 
 
 cdef class Repeat(Record):

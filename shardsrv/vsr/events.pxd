@@ -4,21 +4,21 @@ from shardsrv.vsr.record cimport Record
 
 
 cdef class Request(Record):
-    cdef public object client
-    cdef public object session
-    cdef public object request
-    cdef public object operation
-    cdef public object user_id
-    cdef public object digest
-    cdef public object durability
+    cdef public bytes client
+    cdef public unsigned long long session
+    cdef public unsigned long long request
+    cdef public int operation
+    cdef public unsigned int user_id
+    cdef public unsigned long long digest
+    cdef public int durability
     cdef public object body
     cdef public object origin
-    cdef public object now
+    cdef public long long now
 
 
 cdef class Persisted(Record):
-    cdef public object token
-    cdef public object level
+    cdef public long long token
+    cdef public int level
 
 
 cdef class PersistFailed(Record):

@@ -83,7 +83,8 @@ class Pipeline:
         entries = self.entries
         if not entries:
             return None
-        index = op - entries[0].prepare.op
+        first = entries[0]
+        index = op - first.prepare.op
         return entries[index] if 0 <= index < len(entries) else None
 
     def acknowledge(self, op: int, checksum: int, replica: int, synced: bool) -> bool:

@@ -12,7 +12,7 @@ Invariants:
   certainly not accepted (58).
 
 A request that is already in the log is answered from there: through the client table, or the plane's window. A retry
-of an op in flight waits for it. Pressure is the driver's business (`can_accept`): it parks.
+of an op in flight waits for it. Pressure is the driver's business (`accepts`): it parks.
 This module is the whole of a group of one. What a group of several members needs besides lies in `member`.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import attrs
 
-from shardsrv._core import Prepare
+from shardsrv._core import Prepare, PrepareMould
 from shardsrv.errors import GroupFenced, LogIncoherent
 from shardsrv.vsr import member as members
 from shardsrv.vsr import preflight
@@ -49,6 +49,7 @@ from shardsrv.wire.error_codes import ErrorCode
 _NOT_COMMITTED: Final = int(ErrorCode.TRANSIENT_NOT_COMMITTED)
 _INVALID: Final = int(ErrorCode.INVALID_COMMAND)
 _NOT_ACCEPTED: Final = int(ErrorCode.TRANSIENT_NOT_ACCEPTED)
+_NUMBER_MAX: Final = MAX_OP
 
 
 class Replica:
@@ -58,6 +59,7 @@ class Replica:
     __slots__ = (
         "_always_synced",
         "_appended",
+        "_mould",
         "_quorum",
         "_synced",
         "barrier",
@@ -100,6 +102,7 @@ class Replica:
         self.plane = plane
         self.gate = None if table is None else ClientGate(table)
         self._always_synced = policy.always_synced
+        self._mould = PrepareMould(identity.cluster, identity.replica, identity.group, identity.created_revision)
         self.status = RECOVERING
         self.fence_reason = ""
         first = 0 if member is None else member.born_view
@@ -194,8 +197,7 @@ class Replica:
 
     # --- what the driver asks -----------------------------------------------------------------------------------------
 
-    @property
-    def can_accept(self) -> bool:
+    def accepts(self) -> bool:
         """Whether to give a request to `step` now. False: park it. A member that does not lead refuses at once."""
         if self.status == NORMAL and self.leads:
             return self.commit_min >= self.barrier and len(self.pipeline.entries) < self.pipeline.depth
@@ -264,11 +266,11 @@ class Replica:
         if kind is Request:
             self._request(event, out)
         elif kind is Persisted:
-            token = event.token
-            if event.level == SYNCED and token > self._synced:
-                self._synced = token
-            if token > self._appended:
-                self._appended = token
+            persisted = event
+            if persisted.level == SYNCED and persisted.token > self._synced:
+                self._synced = persisted.token
+            if persisted.token > self._appended:
+                self._appended = persisted.token
             if self.member is not None:
                 members.persisted(self, event, out)
             elif self.status == NORMAL:
@@ -292,7 +294,7 @@ class Replica:
         if self.status != NORMAL or not self.leads or self.commit_min < self.barrier:
             out.append(Refused(request.origin, _NOT_ACCEPTED, reason=self._why_not()))
             return
-        if request.request > MAX_OP or request.session > MAX_OP:
+        if request.request > _NUMBER_MAX or request.session > _NUMBER_MAX:
             # Decoders bound them already; past this point head state would move before the entry refuses them.
             out.append(Refused(request.origin, _INVALID, reason="a number is out of bounds"))
             return
@@ -328,26 +330,21 @@ class Replica:
         last = self.last_timestamp
         timestamp = now if now > last else last + 1
         body, checksum_body = self.plane.prepare(request, op, timestamp)
-        identity = self.identity
-        prepare = Prepare.build(
-            cluster=identity.cluster,
-            view=self.view,
-            replica=identity.replica,
-            client=request.client,
-            parent=self.head_checksum,
-            request_checksum=request.digest,
-            op=op,
-            commit=self.commit_max,
-            timestamp=timestamp,
-            request=request.request,
-            operation=request.operation,
-            group=identity.group,
-            user_id=user_id,
-            created_revision=identity.created_revision,
-            durability=durability,
-            body=body,
-            checksum_body=checksum_body,
-            request_checksum_high=request.session,
+        prepare = self._mould.make(
+            self.view,
+            request.client,
+            request.session,
+            self.head_checksum,
+            request.digest,
+            op,
+            self.commit_max,
+            timestamp,
+            request.request,
+            request.operation,
+            user_id,
+            durability,
+            body,
+            checksum_body,
         )
         self.head_op = op
         self.head_checksum = prepare.checksum

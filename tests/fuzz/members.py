@@ -99,7 +99,7 @@ class MemberFuzzer:
     def _trouble(self, cluster: Cluster, number: int) -> None:
         """Requests, ends and starts of members."""
         chance = self.dice.random()
-        leaders = [node for node in cluster.nodes if node.up and node.replica.leads and node.replica.can_accept]
+        leaders = [node for node in cluster.nodes if node.up and node.replica.leads and node.replica.accepts()]
         if chance < 0.4 and leaders:
             cluster.request(self.dice.randbytes(8), at=leaders[-1].index, number=number + 1, durability=number % 2)
         elif chance < 0.43:

@@ -46,7 +46,7 @@ def trouble(seed: int, members: int, steps: int = 400, power: bool = True, black
         chance = dice.random()
         if chance < 0.3:
             count += 1
-            leaders = [n for n in cluster.nodes if n.up and n.replica.leads and n.replica.can_accept]
+            leaders = [n for n in cluster.nodes if n.up and n.replica.leads and n.replica.accepts()]
             if leaders:
                 at = dice.choice(leaders).index
                 cluster.request(count.to_bytes(8, "little"), at=at, durability=dice.randint(0, 1))

@@ -152,8 +152,8 @@ def found(
 REPLICA_FAULTS = {
     "a persisted entry is acknowledged when it is only written": ("synced = durability == PERSISTED", "synced = False"),
     "a sync is taken for granted once anything was written": (
-        "if event.level == SYNCED and token > self._synced:",
-        "if token > self._synced:",
+        "if persisted.level == SYNCED and persisted.token > self._synced:",
+        "if persisted.token > self._synced:",
     ),
     "a retry of an op in flight is answered at once": (
         "if entry is None:\n            out.append(Repeat",
@@ -171,7 +171,10 @@ REPLICA_FAULTS = {
     ),
     "a group whose write failed goes on": ("self.status = FENCED\n", "pass\n"),
     "a later entry commits before an earlier one": ("entry = entries[0]", "entry = entries[-1]"),
-    "the session is not kept in the entry": ("request_checksum_high=request.session", "request_checksum_high=0"),
+    "the session is not kept in the entry": (
+        "request.session,\n            self.head_checksum,",
+        "0,\n            self.head_checksum,",
+    ),
     "a group serves before its first record is durable": (
         "self.write_state(out)\n        else:",
         "self.status = NORMAL\n            self.write_state(out)\n        else:",

@@ -120,9 +120,4 @@ def test_reply_headers_are_packed_alike(checksum: int, request: int, op: int, st
 
 
 def test_send_replies_are_packed_alike() -> None:
-    header = RequestHeader(client=b"c" * 16, operation=160, request=9, session=3)
-    packed = _core.pack_send_reply(header.pack(), 12, 34, 1, 2, 3, 99)
-    body = SendReply((SendConfirmation(1, 2, 3, 99),)).encode()
-    assert packed[256:] == body
-    built = RequestHeader.unpack(header.pack())
-    assert packed == build_reply(built, 0, body, op=12, commit=12, timestamp=34)
+    assert _core.send_reply_body(1, 2, 3, 99) == SendReply((SendConfirmation(1, 2, 3, 99),)).encode()

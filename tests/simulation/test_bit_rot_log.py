@@ -12,6 +12,7 @@ import pytest
 
 from shardsrv._core import Prepare
 from shardsrv.errors import Damaged, ShardsrvError, UnsupportedVersion
+from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.sim.disk import BLOCK, SimDisk
 from shardsrv.store.faults import LogDamaged, LogForeign
@@ -20,6 +21,9 @@ from shardsrv.store.log import GroupIdentity, LogFacts, PrepareLog
 from shardsrv.store.log_files import index_path, segment_path
 from shardsrv.store.recovery import Action
 from shardsrv.store.segment import SEGMENT_HEADER
+from shardsrv.vsr import identity as members
+from shardsrv.vsr.policy import partition_policy
+from shardsrv.vsr.replica import Replica
 from shardsrv.wire.constants import METADATA_GROUP
 from tests.support.entries import CLUSTER
 from tests.support.logs import IDENTITY, Chain
@@ -210,10 +214,10 @@ class Reader(PartitionGroup):
         self.log = log
         count = log.next_offset
         size = sum(len(entry.body) for entry in entries)
-        self.plane: Any = SimpleNamespace(
-            first_offset=0, next_offset=count, committed_offset=count - 1, messages=count, bytes=size
-        )
-        self.replica: Any = SimpleNamespace(commit_min=log.head_op)
+        self.plane = PartitionPlane(1, 1, 5)
+        self.plane.next_offset, self.plane.bytes = count, size
+        identity = members.GroupIdentity(CLUSTER, 5, 1)
+        self.replica = Replica.recover(identity, partition_policy(), self.plane, None, op=log.head_op)
         self.identity: Any = SimpleNamespace(partition=5)
         self.host: Any = SimpleNamespace(
             arena=SimpleNamespace(allocate=self._allocate), poll_bytes_max=1 << 20, validate_checksum=True

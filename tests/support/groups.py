@@ -231,7 +231,7 @@ class PartitionWorld:
         key = self._key(prepare)
         is_send = prepare.operation == SEND
         if is_send:
-            (base,) = plane_module._BATCH_BASE.unpack_from(prepare.body, 8)
+            base = int.from_bytes(prepare.body[8:16], "little")
             assert base == self.model(prepare.op - 1)[0], "offsets have no gap"
         if prepare.client in (bytes(16), b"\xff" * 16):
             return
@@ -311,8 +311,7 @@ class PartitionWorld:
         assert prepare.timestamp == answer[1]
         assert prepare.request_checksum == request.digest, "the answer is that of another request"
         if request.operation == SEND:
-            (base,) = plane_module._BATCH_BASE.unpack_from(prepare.body, 8)
-            assert answer[2] == plane_module._REPLY_PREFIX.pack(1, 1, 2, 3) + base.to_bytes(8, "little")
+            assert answer[2] == struct.pack("<IIII", 1, 1, 2, 3) + prepare.body[8:16]
 
 
 __all__ = ["PartitionWorld", "batch", "client_id", "digest_of", "parse_send"]

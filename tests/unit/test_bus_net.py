@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from shardsrv._core import BatchRefused, pack_reply, parse_send
 from shardsrv.bus._arena import Arena, Region
 from shardsrv.bus._net import (
     CLOSED_BAD_COMMAND,
@@ -26,6 +27,9 @@ from shardsrv.bus._net import (
     Reactor,
 )
 from shardsrv.errors import ConfigurationError, NotAccepted, OurFault
+from shardsrv.wire.messages import SendMessages
+from shardsrv.wire.primitives import Partitioning
+from tests.support.batches import encode_batch
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -191,6 +195,61 @@ def test_frame_body_is_written_where_it_lies(reactor: Reactor) -> None:
     assert bytes(frame.body) == b"01xy4567"
     with pytest.raises(TypeError):
         frame.header[0] = 1
+    client.close()
+
+
+def test_frame_body_from_an_offset_on(reactor: Reactor) -> None:
+    client, _ = connect(reactor)
+    handler = Recorder()
+    client.sendall(request(b"01234567"))
+    drive(reactor, handler, lambda: handler.frames)
+    frame = handler.frames[0]
+    rest = frame.body_from(3)
+    assert bytes(rest) == b"34567" and bytes(frame.body_from(8)) == b""
+    rest[0] = 120
+    assert bytes(frame.body) == b"012x4567"
+    with pytest.raises(ValueError, match="offset 9"):
+        frame.body_from(9)
+    client.close()
+
+
+def test_frame_finds_the_batch_of_a_send_in_its_body(reactor: Reactor) -> None:
+    client, _ = connect(reactor)
+    handler = Recorder()
+    body = SendMessages(1, 2, Partitioning.to_partition(3), 2, bytes(encode_batch([b"a", b"bc"]))).encode()
+    client.sendall(request(body))
+    drive(reactor, handler, lambda: handler.frames)
+    found, expected = handler.frames[0].parse_send(), parse_send(body)
+    assert (found.key, found.batch_offset, found.digest) == (expected.key, expected.batch_offset, expected.digest)
+    assert (found.batch_length, found.message_count) == (expected.batch_length, 2)
+    handler.frames[0].body[-1] ^= 1
+    with pytest.raises(BatchRefused):
+        handler.frames[0].parse_send()
+    client.close()
+
+
+def test_frame_answers_with_what_it_asked(reactor: Reactor) -> None:
+    client, _ = connect(reactor)
+    handler = Recorder()
+    client.sendall(request(number=12))
+    drive(reactor, handler, lambda: handler.frames)
+    (frame,) = handler.frames
+    cluster, own = bytes(range(200, 216)), b"\xee" * 16
+    header = pack_reply(
+        frame.header,
+        status=0,
+        body_length=2,
+        op=8,
+        commit=8,
+        timestamp=9,
+        operation=160,
+        cluster=cluster,
+        client=own,
+    )
+    assert frame.committed_reply(8, 9, 160, cluster, own, b"ok") == header + b"ok"
+    for wrong in ((b"short", own), (cluster, b"short")):
+        with pytest.raises(ValueError, match="16 bytes"):
+            frame.committed_reply(8, 9, 160, *wrong, b"ok")
     client.close()
 
 

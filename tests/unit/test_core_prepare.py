@@ -2,6 +2,7 @@
 stay."""
 
 import pickle
+import struct
 
 import pytest
 import xxhash
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardsrv import _core
-from shardsrv._core import BAD_BODY, BAD_HEADER, BAD_IDENTITY, SHORT, VALID, ZERO, Prepare
+from shardsrv._core import BAD_BODY, BAD_HEADER, BAD_IDENTITY, SHORT, VALID, ZERO, Prepare, scan_log
 from shardsrv.errors import Damaged
 from tests.support.batches import encode_batch
 from tests.support.entries import FIELDS, SEND_MESSAGES, entry, identity, reseal, stamped, stored_seal
@@ -53,6 +54,23 @@ def test_build_is_byte_exact(values: dict, body: bytes, checksum_body: int) -> N
     assert (prepare.born_view, prepare.size, prepare.checksum_body) == (values["view"], len(expected), checksum_body)
     assert (prepare.checksum, prepare.stored_seal) == (identity(expected), stored_seal(expected))
     assert Prepare.verify(expected, check_body=False) == VALID
+
+
+def test_an_entry_says_which_offsets_its_batch_holds() -> None:
+    body = BATCH_ENTRY[256:]
+    there = struct.unpack_from("<Q", body, 8)[0], struct.unpack_from("<I", body, 48)[0]
+    assert there != (0, 0)
+    scanned: list[Prepare] = []
+    parent, op = struct.unpack_from("<Q", BATCH_ENTRY, 144)[0], struct.unpack_from("<Q", BATCH_ENTRY, 176)[0]
+    scan_log(BATCH_ENTRY, 0, parent, op, lambda prepare, _: scanned.append(prepare))
+    loaded = Prepare.load(BATCH_ENTRY)
+    apart = Prepare.load_parts(BATCH_ENTRY[:256], body)
+    for prepare in (loaded, apart, *scanned, loaded.with_view(loaded.view + 1)):
+        assert (prepare.base_offset, prepare.message_count) == there
+        assert (prepare.op, prepare.operation, prepare.timestamp) == (op, 160, loaded.timestamp)
+    assert len(scanned) == 1
+    for prepare in (Prepare.load_header(BATCH_ENTRY), Prepare.load(ENTRY)):
+        assert (prepare.base_offset, prepare.message_count) == (0, 0)
 
 
 @pytest.mark.parametrize("raw", [ENTRY, BATCH_ENTRY])

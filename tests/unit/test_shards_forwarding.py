@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,21 @@ import attrs
 import pytest
 
 from shardsrv.errors import DiskFull
+from shardsrv.plane.metadata.state import PartitionIdentity
+from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.shards import records
+from shardsrv.shards.disk_space import DiskSpace
 from shardsrv.shards.forwarding import ANSWER_TICKS, Forwarding, PeerOrigin, request_of
 from shardsrv.shards.group import Admission
 from shardsrv.shards.partition_group import PartitionGroup
 from shardsrv.shards.primary_wait import REQUESTS_MAX, WAIT_TICKS
+from shardsrv.store import segment
+from shardsrv.store.disk import OsDisk
+from shardsrv.store.log import PrepareLog
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.identity import GroupIdentity
+from shardsrv.vsr.policy import partition_policy
+from shardsrv.vsr.replica import Replica as VsrReplica
 from shardsrv.vsr.status import NORMAL, VIEW_CHANGE
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.forward_headers import ForwardRequestHeader
@@ -251,18 +260,26 @@ def test_what_was_passed_on_waits_for_this_node_to_lead_and_for_no_other(sides: 
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_full_disk_refuses_what_this_node_leads_and_nothing_else(leads: bool) -> None:
+def test_a_full_disk_refuses_what_this_node_leads_and_nothing_else(leads: bool, tmp_path: Path) -> None:
     passed: list[Any] = []
     host: Any = SimpleNamespace(
         admission=Admission(),
         written=[],
-        disk_space=SimpleNamespace(admits=lambda size: False),
+        disk_space=DiskSpace(str(tmp_path), 1, lambda path: 0),
+        syncer=None,
+        shares_counters=False,
+        checkpoint_bytes=1 << 20,
         pass_on=lambda group, request: passed.append(request) or True,
     )
-    log: Any = SimpleNamespace(head_op=0, head_checksum=0, segment_count=0)
-    member: Any = SimpleNamespace(suspect=False, leads=leads)
+    stored = segment.GroupIdentity(CLUSTER, IDENTITY.group, IDENTITY.created_revision)
+    log, _ = PrepareLog.open(OsDisk(), str(tmp_path), stored, segment_size=1 << 20)
+    plane = PartitionPlane(1, 0, 0)
+    member = VsrReplica.recover(IDENTITY, partition_policy(), plane, None)
+    member.leads = leads
     none: Any = None
-    group = PartitionGroup(host, IDENTITY, member, none, log, counter_slot=0, settings=none, checkpoint=none)
+    group = PartitionGroup(
+        host, PartitionIdentity(1, 0, 0, 5), member, plane, log, counter_slot=0, settings=none, checkpoint=none
+    )
     origin = Origin()
     sent = request(origin)
     group.submit(sent)

@@ -102,7 +102,7 @@ def test_doubled_delayed_and_disordered_prepares_change_nothing() -> None:
     for number in range(40):
         cluster.request(bytes([number]) * 4)
         cluster.run(1)
-        cluster.run_until(lambda: cluster.nodes[0].replica.can_accept)
+        cluster.run_until(lambda: cluster.nodes[0].replica.accepts())
     cluster.filter = lambda source, target, frame: 1
     cluster.settle()
     assert cluster.nodes[2].replica.commit_min == 40
@@ -234,7 +234,7 @@ def test_a_member_that_does_not_lead_certainly_accepts_nothing() -> None:
     cluster = Cluster(3)
     cluster.request(b"a", at=1)
     assert refusals(cluster, 1) == [((1, b"a"), 58)]
-    assert cluster.nodes[1].replica.can_accept, "it refuses at once, nothing is to be parked"
+    assert cluster.nodes[1].replica.accepts(), "it refuses at once, nothing is to be parked"
 
 
 def test_what_is_in_flight_when_primaryship_is_lost_is_unknown() -> None:
@@ -255,9 +255,7 @@ def ask(cluster: Cluster, at: int, operation: int, number: int, session: int, cl
     origin = (at, operation, number)
     cluster.origins[origin] = 0
     return node.step(
-        Request(
-            client.to_bytes(16, "little"), session, number, operation, 3, 0, 1, b"body", origin, cluster.clock(at)
-        )
+        Request(client.to_bytes(16, "little"), session, number, operation, 3, 0, 1, b"body", origin, cluster.clock(at))
     )
 
 
@@ -288,7 +286,7 @@ def test_a_new_primary_accepts_metadata_only_when_all_that_may_be_acknowledged_i
     cluster.nodes[0].kill()
     cluster.run_until(lambda: cluster.nodes[1].replica.leads)
     replica = cluster.nodes[1].replica
-    assert replica.barrier == 2 > replica.commit_min and not replica.caught_up and not replica.can_accept
+    assert replica.barrier == 2 > replica.commit_min and not replica.caught_up and not replica.accepts()
     (refused,) = ask(cluster, 1, CREATE_STREAM, 1, 1)
     assert isinstance(refused, Refused) and (refused.status, refused.reason) == (58, "not caught up")
     cluster.filter = lambda source, target, frame: 1
@@ -303,7 +301,7 @@ def test_a_full_pipeline_refuses_the_next() -> None:
     for body in (b"a", b"b", b"c"):
         cluster.request(body)
     assert refusals(cluster, 0) == [((0, b"c"), 58)]
-    assert not cluster.nodes[0].replica.can_accept
+    assert not cluster.nodes[0].replica.accepts()
 
 
 def test_a_quiet_group_may_be_told_several_ticks_at_once() -> None:

@@ -11,8 +11,9 @@ from shardsrv.vsr.effects import Append, Committed, Fatal, PersistState, Refused
 from shardsrv.vsr.events import APPENDED, SYNCED, Message, Persisted, PersistFailed, Request, StatePersisted, Tick
 from shardsrv.vsr.plane import Plane
 from shardsrv.vsr.policy import metadata_policy, partition_policy
-from shardsrv.vsr.replica import FENCED, NORMAL, RECOVERING, GroupIdentity, Replica
+from shardsrv.vsr.replica import GroupIdentity, Replica
 from shardsrv.vsr.state import VsrState
+from shardsrv.vsr.status import FENCED, NORMAL, RECOVERING
 from shardsrv.wire.replica_headers import PrepareOkHeader
 from tests.support.groups import CLUSTER, GROUP, PURGE, SEND, PartitionWorld, batch, client_id
 
@@ -115,7 +116,7 @@ def test_a_retry_is_answered_although_the_pipeline_is_full() -> None:
     world.append()
     world.send(2, 1, b"b")
     world.send(3, 1, b"c")
-    assert not world.replica.can_accept
+    assert not world.replica.accepts()
     assert kinds(world.send(1, 1, b"a")) == ["Repeat"]
     (refused,) = world.send(4, 1, b"d")
     assert (type(refused), refused.status, refused.reason) == (Refused, 58, "the pipeline is full")
@@ -142,7 +143,7 @@ def test_after_a_failed_write_what_was_in_flight_is_unknown_and_the_rest_is_not_
     world.send(2, 1, b"b")
     world.send(2, 1, b"b")
     assert [effect.status for effect in world.fail()] == [57, 57, 57]
-    assert world.replica.status == FENCED and not world.replica.can_accept
+    assert world.replica.status == FENCED and not world.replica.accepts()
     (refused,) = world.send(3, 1, b"c")
     assert (refused.status, refused.reason) == (58, "the group is fenced: no space")
     assert world.replica.step(Persisted(99, SYNCED)) == [] and world.replica.commit_min == 0
@@ -211,7 +212,7 @@ def test_the_first_record_is_durable_before_anything_is_served() -> None:
     (write,) = replica.start(incarnation=77)
     assert type(write) is PersistState
     assert write.state == VsrState(CLUSTER, 0, 1, incarnation=77)
-    assert replica.status == RECOVERING and not replica.can_accept
+    assert replica.status == RECOVERING and not replica.accepts()
     (refused,) = replica.step(metadata_request(REGISTER, 0))
     assert (refused.status, refused.reason) == (58, "not in service yet")
     assert replica.step(StatePersisted(write.token + 1, write.state)) == [] and replica.status == RECOVERING
@@ -463,7 +464,7 @@ def test_recovery_gives_the_table_of_before() -> None:
     again = Replica.recover(IDENTITY, metadata_policy(8, 2), Echo(), replica.durable_state)
     for prepare in log:
         again.replay(prepare)
-    assert again.start() == [] and again.can_accept
+    assert again.start() == [] and again.accepts()
     assert again.table is not None and replica.table is not None
     assert again.table.snapshot() == replica.table.snapshot()
     assert (again.head, again.last_timestamp) == (replica.head, replica.last_timestamp)

@@ -290,7 +290,7 @@ def test_a_pipeline_full_of_entries_is_taken_over_whole() -> None:
     cluster.filter = lambda source, target, frame: None if command(frame) == Command.PREPARE_OK else 1
     for number in range(127):
         cluster.request(number.to_bytes(4, "little"))
-    assert not cluster.nodes[0].replica.can_accept
+    assert not cluster.nodes[0].replica.accepts()
     cluster.run(4)
     assert cluster.nodes[1].head == 128 and cluster.nodes[1].replica.commit_min == 1
     cluster.nodes[0].kill()

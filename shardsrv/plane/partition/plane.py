@@ -18,10 +18,9 @@ Sizes are bytes of batches, headers included, as they are stored.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Any, Final
 
-from shardsrv._core import dedup_key, stamp_batch, xxh3
+from shardsrv._core import HEADER_SIZE, Prepare, batch_count, dedup_key, send_reply_body, stamp_batch, xxh3
 from shardsrv.errors import LogIncoherent
 from shardsrv.plane.partition import checkpoint, offsets
 from shardsrv.plane.partition.dedup import DEFAULT_SIZE, STRIDE, DedupWindow
@@ -39,11 +38,6 @@ _TRUNCATE: Final = int(Operation.TRUNCATE_PARTITION_LOG)
 _OWN_CLIENTS: Final = (ZERO_ID, AUTO_COMMIT_CLIENT)
 """Requests of the node itself: they are never repeated by somebody who waits for an answer."""
 
-_REPLY_PREFIX: Final = Struct("<IIII")
-_BATCH_COUNT: Final = Struct("<I")
-_BATCH_BASE: Final = Struct("<Q")
-_BASE_AT: Final = 8
-_COUNT_AT: Final = 48
 _DONE: Final = bytes(4)
 """A result section without an entry: the reply to an offset operation."""
 
@@ -59,8 +53,8 @@ class PartitionPlane(Plane):
         "_asked",
         "_asked_key",
         "_head_generation",
-        "_in_flight",
-        "_reply_prefix",
+        "_stream",
+        "_topic",
         "applied_op",
         "bytes",
         "consumer_offsets",
@@ -87,7 +81,8 @@ class PartitionPlane(Plane):
     ) -> None:
         self.partition = partition
         self.consumer_offsets_max = consumer_offsets_max
-        self._reply_prefix = _REPLY_PREFIX.pack(1, stream, topic, partition)
+        self._stream = stream
+        self._topic = topic
         # committed
         self.applied_op = 0
         self.timestamp = 0
@@ -102,7 +97,6 @@ class PartitionPlane(Plane):
         # head
         self.head_next_offset = 0
         self._head_generation = 0
-        self._in_flight: list[tuple[int, int, int]] = []  # sends: base offset, next offset, bytes
         self._asked: Request | None = None
         self._asked_key: bytes | None = None
 
@@ -203,9 +197,7 @@ class PartitionPlane(Plane):
             batch = request.body
             base = self.head_next_offset
             checksum = stamp_batch(batch, self.partition, base, timestamp)
-            following = base + _BATCH_COUNT.unpack_from(batch, _COUNT_AT)[0]
-            self._in_flight.append((base, following, len(batch)))
-            self.head_next_offset = following
+            self.head_next_offset = base + batch_count(batch)
             if key is not None:
                 self.dedup.insert(key, op, base, timestamp)
             return batch, checksum
@@ -218,21 +210,18 @@ class PartitionPlane(Plane):
             self.dedup.insert(key, op, 0, timestamp)
         return body, xxh3(body)
 
-    def advance(self, prepare: Any) -> None:
+    def advance(self, prepare: Prepare) -> None:
         """Head state moves over an entry of the log. Raises `LogIncoherent` when a batch does not begin at the next
         offset."""
         operation = prepare.operation
         base = 0
         if operation == _SEND:
-            body = prepare.body
-            (base,) = _BATCH_BASE.unpack_from(body, _BASE_AT)
+            base = prepare.base_offset
             if base != self.head_next_offset:
                 raise LogIncoherent(
                     group=prepare.group, op=prepare.op, field="base_offset", expected=self.head_next_offset, found=base
                 )
-            following = base + _BATCH_COUNT.unpack_from(body, _COUNT_AT)[0]
-            self._in_flight.append((base, following, len(body)))
-            self.head_next_offset = following
+            self.head_next_offset = base + prepare.message_count
         elif operation == _PURGE:
             self._head_purge(offsets.decode_purge(prepare.body))
         client = prepare.client
@@ -245,7 +234,6 @@ class PartitionPlane(Plane):
         over again."""
         if op != self.applied_op:
             raise LogIncoherent(op=op, field="rewind", expected=self.applied_op, found=op)
-        self._in_flight.clear()
         self.head_next_offset = self.next_offset
         self._head_generation = self.purge_generation
         self.dedup.rewind(op)
@@ -274,14 +262,13 @@ class PartitionPlane(Plane):
 
     # --- committed state ----------------------------------------------------------------------------------------------
 
-    def apply(self, prepare: Any) -> bytes:
+    def apply(self, prepare: Prepare) -> bytes:
         """Apply the next committed entry; returns the reply body."""
         op = prepare.op
         if prepare.operation == _SEND:
-            base, following, size = self._in_flight.pop(0)
-            self.next_offset = following
-            self.bytes += size
-            reply = self._send_reply(base)
+            self.next_offset = prepare.base_offset + prepare.message_count
+            self.bytes += prepare.size - HEADER_SIZE
+            reply = self._send_reply(prepare.base_offset)
         else:
             self._apply_other(prepare, op)
             reply = _DONE
@@ -292,8 +279,7 @@ class PartitionPlane(Plane):
         return reply
 
     def _send_reply(self, base_offset: int) -> bytes:
-        """count u32 = 1, stream u32, topic u32, partition u32, base offset u64."""
-        return self._reply_prefix + base_offset.to_bytes(8, "little")
+        return send_reply_body(self._stream, self._topic, self.partition, base_offset)
 
     def _apply_other(self, prepare: Any, op: int) -> None:
         operation = prepare.operation
@@ -369,7 +355,6 @@ class PartitionPlane(Plane):
         self.purge_op = saved.purge_op
         self.consumer_offsets = dict(saved.consumer_offsets)
         self.group_offsets = dict(saved.group_offsets)
-        self._in_flight.clear()
         self.dedup = DedupWindow(self.dedup.size)
         for key, op, base_offset, timestamp in saved.dedup:
             self.dedup.insert(key, op, base_offset, timestamp)
