@@ -8,8 +8,8 @@ Invariants:
 * a checkpoint describes only what is synced: it is encoded, then written after a sync that covers it;
 * a partition in doubt (unreadable or missing record, lost directory, damaged log) is left as it lies and not served;
   the others are;
-* the files of a deleted partition go before its record does, so that a crash in between leaves a record that leads to
-  them.
+* the files of a deleted partition go before its record does, and a new one has its directory before its record: a
+  crash in between leaves one of both, and either leads to what must go.
 """
 
 import os
@@ -33,6 +33,7 @@ from shardsrv.store.boot import BootRecord
 from shardsrv.store.disk import sync_names
 from shardsrv.store.group_key import METADATA, GroupKey, owner_shard
 from shardsrv.store.groups import GroupTable
+from shardsrv.store.layout import partition_keys
 from shardsrv.store.set_aside import asides, set_aside
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed
@@ -299,9 +300,18 @@ class PartitionStorage:
         self._table_work.set()
 
     def strays(self, owned: set[GroupKey], op: int) -> list[GroupKey]:
-        """Records of this shard that metadata of entry ``op`` does not know: partitions deleted before a crash. What
-        was created later is none: in a cluster a node may come back with more partitions than committed metadata."""
-        return [key for key in self._table.records() if key not in owned and key.created_revision <= op]
+        """Records and directories of this shard that metadata of entry ``op`` does not know: partitions deleted before
+        a crash. What was created later is none: in a cluster a node may come back with more partitions than committed
+        metadata."""
+        host = self._host
+        held: list[GroupKey] = []
+        try:
+            held = partition_keys(host.directory.partitions, host.disk.listdir)
+        except OSError as error:
+            # What is left over takes room and does no harm; the partitions that can be read are served.
+            host.log.error("directories of partitions cannot be listed", error=str(error))
+        known = dict.fromkeys([*self._table.records(), *(key for key in held if self._owns(key))])
+        return [key for key in known if key not in owned and key.created_revision <= op]
 
     async def close(self) -> bool:
         """After the last sync: checkpoints of all that changed, then the clean mark. False when something is not

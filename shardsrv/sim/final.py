@@ -8,6 +8,7 @@ from shardsrv._core import xxh3
 from shardsrv.errors import Damaged, UnsupportedVersion
 from shardsrv.sim.violation import Violation
 from shardsrv.store.group_key import METADATA, GroupKey
+from shardsrv.store.layout import partition_keys
 from shardsrv.vsr.status import NORMAL
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def check_final(world: World) -> None:
         held = {(key.group, key.created_revision) for key in (group.key for group in node.groups.values())}
         if owned != held:
             raise Violation("partitions", f"{node.name} serves {sorted(held)}, metadata has {sorted(owned)}")
+        _compare_directories(node, owned)
         world.oracles.purges.carried_out(node, short)
         for key, group in _groups(node).items():
             if key in short:
@@ -125,6 +127,15 @@ def check_final(world: World) -> None:
             _compare_state(node, key, group, states)
             _compare_log(node, key, group, logs)
             world.oracles.acknowledged.converged(group.key, group.replica.commit_min)
+
+
+def _compare_directories(node: Node, owned: set[tuple[int, int]]) -> None:
+    """Nothing of a deleted partition is left on the disk, whenever the member went down."""
+    root = node.directory.partitions
+    found = partition_keys(root, node.disk.listdir) if node.disk.exists(root) else []
+    left = [key for key in found if (key.group, key.created_revision) not in owned]
+    if left:
+        raise Violation("partitions", f"{node.name} keeps the directories of {left}")
 
 
 def _compare_state(node: Node, key: object, group: SimGroup, states: dict[object, tuple[str, int]]) -> None:

@@ -17,6 +17,7 @@ from shardsrv.sim.groups import PartitionSimGroup, SimGroup
 from shardsrv.sim.node_disk import NodeDisk
 from shardsrv.store.group_key import GroupKey
 from shardsrv.store.incoming import INCOMING
+from shardsrv.store.layout import partition_keys
 from shardsrv.store.set_aside import asides, set_aside
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
@@ -165,12 +166,15 @@ class NodeFollow(NodeDisk):
         self._table_soon()
 
     def _delete_strays(self) -> None:
-        """Records of partitions that metadata does not know although it has applied the op that made them."""
+        """Records and directories of partitions that metadata does not know although it has applied the op that made
+        them."""
         assert self.metadata is not None
         plane = self.metadata.plane
         owned = {boot.key_of(item.identity) for item in plane.owned()}
-        strays = [key for key in self.table.records() if key not in owned and key.created_revision <= plane.op]
-        self._delete(strays)
+        root = self.directory.partitions
+        held = partition_keys(root, self.disk.listdir) if self.disk.exists(root) else []
+        known = dict.fromkeys([*self.table.records(), *held])
+        self._delete([key for key in known if key not in owned and key.created_revision <= plane.op])
 
     def _ask_purge(self, group: PartitionSimGroup) -> None:
         """The primary puts a committed purge into the partition's own log."""

@@ -8,8 +8,11 @@ not.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import attrs
+
+from shardsrv.store.group_key import GroupKey
 
 SEGMENT_SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
@@ -55,6 +58,19 @@ def partition_of(name: str) -> tuple[int, int] | None:
     """(partition, created_revision) of a partition directory's name; None for any other name."""
     match = _PARTITION.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def partition_keys(root: str, names: Callable[[str], list[str]]) -> list[GroupKey]:
+    """The partitions that have a directory below ``root`` (`DataDirectory.partitions`), in order; ``names`` lists a
+    directory. What was set aside of one counts as none."""
+    keys = []
+    for stream in names(root):
+        for topic in names(f"{root}/{stream}") if stream.isdigit() else ():
+            for name in names(f"{root}/{stream}/{topic}") if topic.isdigit() else ():
+                parsed = partition_of(name)
+                if parsed is not None:
+                    keys.append(GroupKey(int(stream), int(topic), *parsed))
+    return sorted(keys)
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.disk import OsDisk, read_all
 from shardsrv.store.group_key import METADATA, GroupKey
 from shardsrv.store.groups import MAX_TABLE, GroupRecord, decode_table, merge_tables
-from shardsrv.store.layout import DataDirectory, boot_record_shard, groups_table_shard, partition_of
+from shardsrv.store.layout import DataDirectory, boot_record_shard, groups_table_shard, partition_keys
 from shardsrv.store.log_files import list_segments, segment_path
 from shardsrv.store.log_opening import LogFacts, decide
 from shardsrv.store.log_walk import LogWalker, ResumePoint, Walk
@@ -206,7 +206,7 @@ class Surveyor:
 
     def _partitions(self, records: dict[GroupKey, GroupRecord]) -> list[dict[str, Any]]:
         found = []
-        for key in self._partition_keys():
+        for key in partition_keys(self._layout.partitions, self._names):
             path = self._layout.partition(*key)
             facts: dict[str, Any] = {"key": list(key), "path": path}
             record = records.get(key)
@@ -238,17 +238,6 @@ class Surveyor:
         except ShardsrvError as error:
             self._find(Weight.DAMAGED, path, str(error))
             return {}
-
-    def _partition_keys(self) -> list[GroupKey]:
-        keys = []
-        root = self._layout.partitions
-        for stream in self._names(root):
-            for topic in self._names(f"{root}/{stream}") if stream.isdigit() else ():
-                for name in self._names(f"{root}/{stream}/{topic}") if topic.isdigit() else ():
-                    parsed = partition_of(name)
-                    if parsed is not None:
-                        keys.append(GroupKey(int(stream), int(topic), *parsed))
-        return sorted(keys)
 
     # --- logs ------------------------------------------------------------------------------------------------------
 

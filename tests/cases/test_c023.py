@@ -25,7 +25,8 @@ BEHIND = 256 * SEGMENT
 """By how much the disk may be behind a sender that does not pause."""
 SAMPLES = 40
 DESCRIPTORS = 200
-"""Of all processes together: less than two for each segment that is kept, whatever their number."""
+"""Of all processes together, once everything is synced: less than two for each segment that is kept, whatever their
+number. A segment that is not synced yet holds one more, so that a disk that is behind shows in them too."""
 
 
 class Use(NamedTuple):
@@ -52,14 +53,18 @@ def test_segments_come_and_go_and_use_stays_flat(tmp_path: Path) -> None:
     rounds = BYTES // len(batch)
     every = max(1, rounds // SAMPLES)
     warm = int(min(rounds * WARM_UP, WARM_BYTES // len(batch)))
-    with Node(tmp_path) as node, node.client() as client:
+    with Node(tmp_path, arguments=["--shards", "2"]) as node, node.client() as client:
         client.create_stream("s")
         client.create_topic("s", "t", 1, {"segment_size": str(SEGMENT), "max_topic_size": str(LIMIT)})
+        client.create_topic("s", "synced", 1, {"durability": "persisted"})
         samples: list[Use] = []
         for number in range(rounds):
             assert client.send_batch("s", "t", 0, MESSAGES, batch) == number * MESSAGES
             if number >= warm and number % every == 0:
                 samples.append(use_of(node))
+        # The sync that this one waits for covers every log of the shard that owns both.
+        assert client.send("s", "synced", 0, [b"x"]) == 0
+        samples.append(use_of(node))
         facts = topic_facts(client, "s", "t")
         assert facts is not None
         oldest = client.poll("s", "t", 0, strategy=FIRST, count=10)
@@ -72,5 +77,6 @@ def test_segments_come_and_go_and_use_stays_flat(tmp_path: Path) -> None:
         print(f"  {name}: first {values[0]:,}, last {values[-1]:,}, least {min(values):,}, most {max(values):,}")
     resident, descriptors, disk = (list(values) for values in zip(*samples, strict=True))
     assert max(resident) <= 1.15 * resident[0] and min(resident) >= 0.85 * resident[0]
-    assert max(descriptors) <= DESCRIPTORS
+    assert descriptors[-1] <= DESCRIPTORS
+    assert max(descriptors) <= DESCRIPTORS + BEHIND // SEGMENT
     assert max(disk) <= LIMIT + BEHIND

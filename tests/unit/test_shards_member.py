@@ -17,6 +17,7 @@ from shardsrv.shards.storage import PartitionStorage
 from shardsrv.store.boot import BootEntry, BootFacts, BootHead
 from shardsrv.store.disk import OsDisk
 from shardsrv.store.group_key import METADATA, GroupKey
+from shardsrv.store.layout import DataDirectory
 from shardsrv.store.log_opening import LogRecovery
 from shardsrv.store.recovery import Action, Shape
 from shardsrv.vsr.trust import SUSPECT, TRUSTED, judge
@@ -112,9 +113,26 @@ def test_a_new_cluster_needs_its_root_user_from_the_environment(tmp_path: Path, 
         begin(tmp_path, config, {})
 
 
-def test_a_partition_that_metadata_has_yet_to_commit_again_is_no_stray() -> None:
-    storage = PartitionStorage(SimpleNamespace())  # type: ignore[arg-type]
+def storage_of(root: Path, shard: int, records: list[GroupKey]) -> PartitionStorage:
+    """The storage of one shard of three over the directory ``root``."""
+    context = SimpleNamespace(shard_count=3)
+    host = SimpleNamespace(disk=OsDisk(), directory=DataDirectory(str(root)), shard=shard, context=context)
+    storage = PartitionStorage(host)  # type: ignore[arg-type]
+    storage._table = SimpleNamespace(records=lambda: dict.fromkeys(records))  # type: ignore[assignment]
+    return storage
+
+
+def test_a_partition_that_metadata_has_yet_to_commit_again_is_no_stray(tmp_path: Path) -> None:
     known, deleted, later = GroupKey(1, 1, 1, 5), GroupKey(1, 1, 2, 6), GroupKey(1, 1, 3, 9)
-    records = dict.fromkeys((known, deleted, later))
-    storage._table = SimpleNamespace(records=lambda: records)  # type: ignore[assignment]
-    assert storage.strays({known}, 8) == [deleted]
+    (tmp_path / "partitions").mkdir()
+    assert storage_of(tmp_path, 1, [known, deleted, later]).strays({known}, 8) == [deleted]
+
+
+def test_a_directory_whose_record_was_never_written_is_a_stray_of_its_shard(tmp_path: Path) -> None:
+    known, deleted, later = GroupKey(1, 1, 1, 5), GroupKey(1, 1, 2, 6), GroupKey(1, 2, 3, 9)
+    layout = DataDirectory(str(tmp_path))
+    for key in (known, deleted, later):
+        Path(layout.partition(*key)).mkdir(parents=True)
+    Path(layout.partition(1, 1, 9, 7) + ".damaged-1").mkdir()
+    found = [key for shard in (1, 2) for key in storage_of(tmp_path, shard, [known]).strays({known}, 8)]
+    assert found == [deleted], "one shard takes it, and only that"
