@@ -1,4 +1,5 @@
-"""The command line: ``shardsrv --node N`` runs a node in the foreground; subcommands look at a data directory.
+"""The command line: ``shardsrv --node N`` runs a node in the foreground; subcommands look at a data directory,
+or begin it anew.
 
 Invariants: an error is one sentence on standard error that says what, where and the way out; exit codes are few and
 listed in the help; nothing heavy is imported before it is known what is to be done.
@@ -28,19 +29,14 @@ Examples:
   shardsrv --data ./local_data --with-default-root-credentials
   IGGY_TCP_ADDRESS=0.0.0.0:8090 shardsrv --node 0 --config /etc/shardsrv.toml
   shardsrv verify ./local_data
+  shardsrv recover --node 2 --config /etc/shardsrv.toml
 
 Every key of the configuration, with its default, unit and reason, stands in shardsrv/config.toml; each one is also an
 environment variable, for example IGGY_SYSTEM_PATH for system.path. SIGTERM, SIGINT and SIGHUP stop the node in good
 order.
 """
 
-
-@click.group(
-    invoke_without_command=True,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
-@click.option(
+_NODE = click.option(
     "--node",
     "--replica-id",
     "node",
@@ -49,10 +45,20 @@ order.
     show_default=True,
     help="Number of this node in its cluster; 0 for a single node.",
 )
-@click.option(
+_CONFIG = click.option(
     "--config", "config_file", metavar="FILE", help="Configuration file [default: IGGY_CONFIG_PATH, or none]."
 )
-@click.option("--data", metavar="DIR", help="Data directory; wins over system.path [default: local_data].")
+_DATA = click.option("--data", metavar="DIR", help="Data directory; wins over system.path [default: local_data].")
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@_NODE
+@_CONFIG
+@_DATA
 @click.option(
     "--shards",
     type=click.IntRange(2, 64),
@@ -101,18 +107,25 @@ def serve(
     from shardsrv.errors import ShardsrvError
     from shardsrv.shards import supervisor
 
-    for name, value in config.dot_env(os.environ).items():
-        os.environ.setdefault(name, value)
     notices: tuple[config.Notice, ...] = ()
     if default_credentials:
         notices = (config.set_default_root_credentials(os.environ),)
-    options: dict[str, tuple[object, str]] = {"system.path": (data, "--data")} if data else {}
     try:
-        loaded, found = config.load(config_file, os.environ, options)
+        loaded, found = _load(config_file, data)
     except ShardsrvError as error:
         supervisor.complain(advice(error))
         return int(supervisor.ExitCode.OPERATOR)
     return supervisor.run(loaded, supervisor.Options(node=node, shards=shards, fresh=fresh, notices=notices + found))
+
+
+def _load(config_file: str | None, data: str | None) -> tuple[Any, Any]:
+    """The configuration and what there is to say about it. Raises `ConfigurationError`."""
+    from shardsrv import config
+
+    for name, value in config.dot_env(os.environ).items():
+        os.environ.setdefault(name, value)
+    options: dict[str, tuple[object, str]] = {"system.path": (data, "--data")} if data else {}
+    return config.load(config_file, os.environ, options)
 
 
 def _tool(name: str, directory: str, as_json: bool) -> int:
@@ -149,3 +162,54 @@ def inspect(directory: str, as_json: bool) -> None:
 def verify(directory: str, as_json: bool) -> None:
     """Check every seal and chain of a data directory; the exit code says clean, torn or damaged. Changes nothing."""
     sys.exit(_tool("verify", directory, as_json))
+
+
+@main.command()
+@_NODE
+@_CONFIG
+@_DATA
+@click.option("--yes", is_flag=True, help="Do it; without this the command only says what it would do.")
+def recover(node: int, config_file: str | None, data: str | None, yes: bool) -> None:
+    """Let a node of a cluster begin anew whose data directory is lost or cannot be used any more.
+
+    \b
+    The other nodes refuse a node that comes back with another directory than it had, because it has forgotten what it
+    acknowledged and promised. This command makes the directory one that says so: the node then joins as one that holds
+    nothing, counts in no quorum, and gets everything from the others.
+
+    \b
+    Before you do it:
+      * the node is stopped, and will never run on its old directory again: the others refuse that one from then on;
+      * a majority of the other nodes runs and has its data: what only this node held is gone;
+      * the root user is in the environment (IGGY_ROOT_USERNAME, IGGY_ROOT_PASSWORD), as for a new node.
+
+    What the directory still holds is kept below before-recover-N in it; remove that when you need it no more.
+    """
+    sys.exit(_recover(node, config_file, data, yes))
+
+
+def _recover(node: int, config_file: str | None, data: str | None, confirmed: bool) -> int:
+    """Begin a node anew; returns the exit code."""
+    from pathlib import Path
+
+    from shardsrv.advice import advice
+    from shardsrv.errors import ConfigurationError, ShardsrvError
+    from shardsrv.shards import rejoin, supervisor
+    from shardsrv.shards.control import exit_code
+
+    try:
+        loaded, _ = _load(config_file, data)
+        supervisor.check_node(loaded, node)
+        if not loaded.cluster.enabled:
+            raise ConfigurationError("cluster.enabled", False, "a node alone has nobody to get its data from")
+        path = Path(loaded.system.path).absolute()
+        where = f"node {node} of cluster {loaded.cluster.name} in {path}"
+        if not confirmed:
+            click.echo(f"{where} would begin anew: what it holds is set aside. Nothing was changed; do it with --yes.")
+            return int(supervisor.ExitCode.OPERATOR)
+        kept = rejoin.begin_anew(path, loaded.cluster.name, node)
+    except ShardsrvError as error:
+        click.echo(f"shardsrv: {advice(error)}", err=True)
+        return int(exit_code(error))
+    click.echo(f"{where} begins anew with its next start." + (f" What it held is in {kept}." if kept else ""))
+    return 0

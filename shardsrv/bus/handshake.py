@@ -10,7 +10,8 @@ whether proof is asked for. The key is BLAKE2b of the secret; a code is keyed BL
 challenge without its code, and the side that speaks: nothing that was said can be changed or played again.
 
 A node that lost its data directory has forgotten what it acknowledged and promised: each directory has a number from
-its birth, and a node is known by the first one that it was met with (`Births`).
+its birth, and a node is known by the one that it was met with (`Births`). A greater one that its operator began anew
+takes the place of it, for good: the directory before is refused from then on.
 
 Invariants: the lower replica id dials; a side that refuses says why before it closes; codes are compared in constant
 time; the previous secret only verifies. No input or output happens here.
@@ -39,6 +40,10 @@ PERSON: Final = b"shardsrv link 1"
 DIALER: Final = b"\1"
 ACCEPTOR: Final = b"\2"
 _MAC_AT: Final = slice(160, 192)
+
+ANEW: Final = 1 << 63
+"""Bit of the number of a data directory that its operator began anew (`shards.rejoin`); below it lies the time,
+microseconds. The number of any other directory is smaller."""
 
 REASONS: Final = {
     HandshakeStatus.UNKNOWN_COMMAND: "it does not speak this handshake",
@@ -115,15 +120,15 @@ class Births:
         self._keep = keep
 
     def check(self, header: Any) -> None:
-        """Raises `Refusal` for a node that was met with another directory."""
+        """Raises `Refusal` for a node that was met with another directory, unless this one was begun anew later."""
         known = self._known.get(header.replica, header.birth)
-        if known != header.birth:
+        if known != header.birth and not (header.birth & ANEW and header.birth > known):
             raise refuse(HandshakeStatus.BIRTH_MISMATCH, f"{known:016x}", f"{header.birth:016x}")
 
     def learn(self, header: Any) -> None:
         """A link with the node is about to count: it is known by its directory from now on, durably. Raises what
         ``keep`` does."""
-        if header.replica not in self._known:
+        if header.birth > self._known.get(header.replica, -1):
             known = self._known | {header.replica: header.birth}
             if self._keep is not None:
                 self._keep(known)

@@ -34,7 +34,7 @@ IDENTITY = "shardsrv.json"
 LOCK = "lock"
 _OURS = (LOCK, IDENTITY, IDENTITY + ".tmp", "ballast", "runtime", "logs", "metadata", "shards", "partitions")
 _OURS_IN_METADATA = ("superblock.a", "superblock.b", "superblock.a.tmp", "superblock.b.tmp", "log")
-_NOT_COUNTED = ("lost+found",)
+NOT_COUNTED = ("lost+found",)
 """What a file system puts at the root of a volume by itself."""
 
 DYING_SECONDS = 0.25
@@ -116,7 +116,7 @@ def check(path: Path, identity: Identity) -> Identity | None:
     """
     found = _read_identity(path)
     if found is None:
-        foreign = [name for name in sorted(os.listdir(path)) if name not in (*_OURS, *_NOT_COUNTED)]
+        foreign = [name for name in sorted(os.listdir(path)) if name not in (*_OURS, *NOT_COUNTED)]
         if "metadata" in os.listdir(path):
             inside = sorted(os.listdir(path / "metadata"))
             foreign += [
@@ -185,7 +185,7 @@ def _empty(path: Path) -> None:
     ours.
     """
     for name in sorted(os.listdir(path), key=lambda name: name == IDENTITY):
-        if name not in (LOCK, *_NOT_COUNTED):
+        if name not in (LOCK, *NOT_COUNTED):
             _remove(path / name)
 
 

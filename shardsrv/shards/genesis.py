@@ -4,8 +4,8 @@ The root user is in no log entry, so each node makes it by itself: name and pass
 of the hash from the names of cluster and user, and nothing from a clock. The digest of that state is kept in
 ``metadata/genesis``, written before the state: nodes compare it when they meet, since entries applied to different
 beginnings would give different states for ever. Beside it stands a number drawn when the directory was made, by which
-the other nodes know it (16 hex digits and a line end each); theirs are in ``metadata/births`` (lines of replica id and
-number).
+the other nodes know it (16 hex digits and a line end each); one that was begun anew has its number from
+`shards.rejoin`. Theirs are in ``metadata/births`` (lines of replica id and number).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from shardsrv.errors import Unreadable
 from shardsrv.plane.metadata import snapshot
 from shardsrv.plane.metadata.state import MetadataState
 from shardsrv.shards.passwords import Passwords
+from shardsrv.shards.rejoin import forgotten_birth
 from shardsrv.store.disk import Disk, read_all, replace_file
 from shardsrv.store.layout import DataDirectory
 
@@ -53,9 +54,11 @@ def genesis_of(disk: Disk, data: str, config: Config, environment: Mapping[str, 
     credentials = root_credentials(environment, required=True)
     key = config.cluster.name.encode()[:64]
     salt = hashlib.blake2b(credentials.username.encode(), key=key, digest_size=16).digest()
+    anew = forgotten_birth(disk, directory)
     state = MetadataState.initial(credentials.username, passwords.hash(credentials.password, salt))
     payload = snapshot.encode(state, op=0, checksum=0, timestamp=0, created_at=0, client_table=[])
-    made = Genesis(xxh3(payload), secrets.randbits(63) + 1, payload)
+    birth = anew if anew is not None else secrets.randbits(63) or 1
+    made = Genesis(xxh3(payload), birth, payload)
     replace_file(disk, directory.metadata, FILE, [f"{made.digest:016x}\n{made.birth:016x}\n".encode()])
     return made
 

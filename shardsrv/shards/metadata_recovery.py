@@ -139,6 +139,8 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     if alone is None:
         # Trust is a matter of what the log has been found to hold.
         trust = disk_facts(METADATA, boot, host.context.boot.kernel_boot_id, recovery, first=first)
+        if host.context.prepared.forgotten:
+            trust = DiskFacts(lost=True)
         replica = _replica(host, plane, state, saved, trust)
         for prepare in entries:
             replica.replay(prepare)

@@ -28,6 +28,7 @@ from shardsrv.shards.metadata_group import MetadataGroup, MetadataOrigin
 from shardsrv.shards.metadata_recovery import recover_metadata
 from shardsrv.shards.metadata_transfer import MetadataTransferDriver
 from shardsrv.shards.node_facts import NO_LEADER
+from shardsrv.shards.rejoin import came_back
 from shardsrv.shards.shard import LINKS_KEY, Shard
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.tokens import TokenCleaner
@@ -40,7 +41,7 @@ from shardsrv.vsr.policy import PERSISTED
 from shardsrv.vsr.quorum import primary_of
 from shardsrv.vsr.status import NORMAL
 from shardsrv.vsr.transfer_effects import Restored
-from shardsrv.wire.constants import METADATA_GROUP, ZERO_ID, Operation
+from shardsrv.wire.constants import MAX_OP, METADATA_GROUP, ZERO_ID, Operation
 from shardsrv.wire.error_codes import ErrorCode
 from shardsrv.wire.forward_headers import ForwardRequestHeader
 
@@ -63,6 +64,10 @@ class MetadataShard(Shard):
         self._roster_told = b""
         self._reconciled = 0
         self._reconciled_due = 0
+        self._forgotten = context.prepared.forgotten
+        """Whether the node was begun anew and has not come back yet."""
+        self._trusted_op: int | None = None
+        """The entry up to which metadata was applied when it was trusted again; None before."""
         self._handing = trio.Lock()
 
     async def recover(self) -> dict[str, Any]:
@@ -86,7 +91,7 @@ class MetadataShard(Shard):
             await self.checkpointer.recorded()
         payload = self.checkpointer.encode()
         for peer in self.links.peers:
-            await send_state(self.context.shared.handover(peer)[0], payload, self._reconciled)
+            await send_state(self.context.shared.handover(peer)[0], payload, self._known_through)
         state = recovered.plane.state
         return {
             "op": self.group.replica.commit_min,
@@ -255,7 +260,29 @@ class MetadataShard(Shard):
     async def _hand_anew(self, payload: bytes) -> None:
         async with self._handing:
             for peer in self.links.peers:
-                await send_state(self.context.shared.handover(peer)[0], payload, self._reconciled)
+                await send_state(self.context.shared.handover(peer)[0], payload, self._known_through)
+
+    @property
+    def _known_through(self) -> int:
+        """The metadata op up to which every partition had its directory on this node. A node that was begun anew had
+        all that there are: none of them is new."""
+        return MAX_OP if self._forgotten else self._reconciled
+
+    def _come_back(self, reconciled_through: int) -> None:
+        """The superblock says durably how far partitions were made; a node that was begun anew may have come back."""
+        if self._forgotten and self._trusted_op is not None and reconciled_through >= self._trusted_op:
+            self._forgotten = False
+            self.links.broadcast(records.CAME_BACK, records.TOKEN.pack(self._trusted_op))
+            self.start(self._came_back)
+
+    async def _came_back(self) -> None:
+        try:
+            await trio.to_thread.run_sync(came_back, self.disk, self.directory)
+        except DiskFault as error:
+            # A file that stays only makes the next start doubt more than it has to.
+            self.log.warning("the node has come back and is still marked as begun anew", error=str(error))
+        else:
+            self.log.info("the node that was begun anew has come back", op=self._trusted_op)
 
     # ------------------------------------------------------------------------------------------------ host
 
@@ -276,6 +303,7 @@ class MetadataShard(Shard):
         else:
             self.pump.step(group.state_persisted, effect.token, effect.state)
             self.checkpointer.state_recorded(effect.state)
+            self._come_back(effect.state.reconciled_through)
 
     def frontier_moved(self, group: Group, checksum: int) -> None:
         """See `group.Host`."""
@@ -291,6 +319,8 @@ class MetadataShard(Shard):
 
     def trusted(self, group: Group) -> None:
         """See `group.Host`."""
+        self._trusted_op = group.replica.commit_min
+        self._come_back(self._reconciled)
         try:
             self._boot.trust(METADATA)
         except DiskFault as error:

@@ -76,7 +76,7 @@ class PartitionOpener:
         """``reconciled_through``: the metadata op up to which every partition had its directory here before."""
         self._host = host
         self.table = table
-        self._reconciled_through = reconciled_through
+        self.reconciled_through = reconciled_through
         self._pool = DescriptorPool(host.disk)
         self._indexes = IndexCache()
 
@@ -223,4 +223,4 @@ class PartitionOpener:
             if state is not None and not exists:
                 raise PartitionLost(path, identity.created_revision, 0)
             return False
-        return not exists and (state is not None or identity.created_revision <= self._reconciled_through)
+        return not exists and (state is not None or identity.created_revision <= self.reconciled_through)

@@ -201,6 +201,7 @@ class PartitionShard(Shard):
             records.UNBIND: self._unbind,
             records.ROSTER: facts.roster_told,
             records.RESTORED: self.copy.announced,
+            records.CAME_BACK: self._came_back,
         }
         self.storage = PartitionStorage(self)
         self.reconciler = Reconciler(self)
@@ -306,6 +307,10 @@ class PartitionShard(Shard):
     def _unbind(self, head: memoryview, body: memoryview) -> None:
         client, session = records.UNBIND_HEAD.unpack(head)
         self.sessions.unbind(client, session)
+
+    def _came_back(self, head: memoryview, body: memoryview) -> None:
+        """What is created from now on is new on this node as well (`shards.rejoin`)."""
+        self.storage.came_back(records.TOKEN.unpack(head)[0])
 
     def _metadata_replaced(self) -> None:
         """A whole state took the place of this shard's metadata."""

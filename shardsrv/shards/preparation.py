@@ -12,6 +12,7 @@ import attrs
 from shardsrv.config import Config
 from shardsrv.shards.genesis import Genesis, genesis_of, read_births
 from shardsrv.shards.passwords import Passwords
+from shardsrv.shards.rejoin import forgotten_birth
 from shardsrv.store.boot import BootFacts, merge_boot_files, read_boot_files
 from shardsrv.store.disk import Disk, OsDisk, sync_names
 from shardsrv.store.group_key import GroupKey, owner_shard
@@ -34,6 +35,8 @@ class Prepared:
     """How the cluster began; None for a single node."""
     births: dict[int, int] = attrs.field(factory=dict)
     """The numbers of the other nodes' data directories, as far as they were met."""
+    forgotten: bool = False
+    """Whether the node was begun anew and has not come back yet (`shards.rejoin`)."""
 
 
 def prepare(data: Path, shard_count: int, disk: Disk | None = None) -> Prepared:
@@ -57,4 +60,9 @@ def with_genesis(
     passwords = Passwords.of(affinity, config.users)
     disk = OsDisk()
     genesis = genesis_of(disk, str(data), config, environment, passwords)
-    return attrs.evolve(prepared, genesis=genesis, births=read_births(disk, str(data)))
+    return attrs.evolve(
+        prepared,
+        genesis=genesis,
+        births=read_births(disk, str(data)),
+        forgotten=forgotten_birth(disk, DataDirectory(str(data))) is not None,
+    )

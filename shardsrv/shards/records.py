@@ -30,6 +30,7 @@ ATTACH_REQUEST: Final = 14
 ATTACH_REPLY: Final = 15
 ROSTER: Final = 16
 RESTORED: Final = 17  # head: the op of a state that takes the place of entries; the state comes as a memfd
+CAME_BACK: Final = 18  # head: a node that was begun anew holds what the others have, up to this metadata op
 
 # How a request ended (`MetadataReply.outcome`, `PartitionReply.outcome`).
 DONE: Final = 0

@@ -175,6 +175,11 @@ class PartitionStorage:
         """Wait for the write of the group table that is next to end."""
         await self._table_idle.wait()
 
+    def came_back(self, op: int) -> None:
+        """A node that was begun anew holds what the others have, up to metadata entry ``op``: partitions that were
+        created later are new here."""
+        self.reconciled_through = self._opener.reconciled_through = op
+
     # ------------------------------------------------------------------------------------------------ boot record
 
     def synced(self, group: PartitionGroup, checksum: int) -> None:

@@ -83,12 +83,17 @@ def complain(text: str) -> None:
         print(f"shardsrv: {text}", file=sys.stderr, flush=True)
 
 
-def _run(config: Config, options: Options) -> Stopped:
-    if options.node != 0 and not config.cluster.enabled:
-        raise ConfigurationError("--node", options.node, "a single node is node 0 (cluster.enabled is false)")
-    if config.cluster.enabled and options.node >= len(config.cluster.roster):
+def check_node(config: Config, node: int) -> None:
+    """Raises `ConfigurationError` unless the configuration has a node of this number."""
+    if node != 0 and not config.cluster.enabled:
+        raise ConfigurationError("--node", node, "a single node is node 0 (cluster.enabled is false)")
+    if config.cluster.enabled and node >= len(config.cluster.roster):
         reason = f"no table of cluster.nodes has this replica_id; there are {len(config.cluster.roster)}"
-        raise ConfigurationError("--node", options.node, reason)
+        raise ConfigurationError("--node", node, reason)
+
+
+def _run(config: Config, options: Options) -> Stopped:
+    check_node(config, options.node)
     check_root_credentials(options.environment)
     plan = cpu.plan(
         config.system.sharding.cpu_allocation,

@@ -19,6 +19,7 @@ INDEX_SUFFIX = ".idx"
 SUPERBLOCK_SLOTS = ("superblock.a", "superblock.b")
 CHECKPOINT_SLOTS = ("checkpoint.a", "checkpoint.b")
 SNAPSHOT = "snapshot.bin"
+FORGOTTEN = "forgotten"
 
 _SEGMENT = re.compile(r"(\d{20})\.seg")
 _GROUPS = re.compile(r"(\d{1,5})\.groups")
@@ -114,6 +115,11 @@ class DataDirectory:
     @property
     def shards(self) -> str:
         return f"{self.root}/shards"
+
+    @property
+    def forgotten(self) -> str:
+        """There while a node that was begun anew has not come back."""
+        return f"{self.metadata}/{FORGOTTEN}"
 
     @property
     def partitions(self) -> str:

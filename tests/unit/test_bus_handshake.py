@@ -163,3 +163,17 @@ def test_a_birth_that_cannot_be_kept_is_not_known() -> None:
     with pytest.raises(DiskFull):
         births.learn(header)
     births.check(h.take_hello(ACCEPTOR, h.hello(attrs.evolve(DIALER, birth=6), 1, NONCES[0]), births))
+
+
+def test_a_directory_that_was_begun_anew_takes_the_place_of_the_one_before_for_good() -> None:
+    kept: list[dict[int, int]] = []
+    births = Births({0: 5}, lambda known: kept.append(dict(known)))
+    old, later, latest = (
+        h.hello(attrs.evolve(DIALER, birth=birth), 1, NONCES[0]) for birth in (5, h.ANEW | 7, h.ANEW | 8)
+    )
+    for said in (later, latest):
+        births.learn(h.take_hello(ACCEPTOR, said, births))
+    assert kept == [{0: h.ANEW | 7}, {0: h.ANEW | 8}]
+    for said in (old, later):
+        with pytest.raises(Refusal, match="another data directory"):
+            h.take_hello(ACCEPTOR, said, births)
