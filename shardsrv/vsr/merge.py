@@ -12,7 +12,11 @@ Invariants:
   so what it lacks of older views was never acknowledged. A suspect may have lost the end of it: where only suspects
   have the latest log view, the logs of the next older one go on from where theirs end, as far as they chain; and so on
   down to the first log view that a trusted member has. What does not chain was not in the later log, which held
-  everything acknowledged before it.
+  everything acknowledged before it;
+* a member that was taking over the log of a later view when it went down holds copies of that view's entries under its
+  older log view. Where such a copy differs from the entry of the older log, that one is not in the log that the later
+  view was started with and so was never acknowledged: the entry of the latest view counts, and what does not follow it
+  branches off.
 
 Each op above the commit point is decided by the first row of OP_TABLE whose facts hold:
 
@@ -49,8 +53,9 @@ SUFFIX_MAX: Final = 128
 class Vote:
     """What one member says about its log.
 
-    ``headers`` by op (headers have op, checksum, parent, commit), ``present`` and ``nacks`` the ops whose entries it
-    holds, or never had. ``incarnation`` is its own, ``incarnations`` what it knows of the members (0: nothing).
+    ``headers`` by op (headers have op, checksum, parent, commit, born_view), ``present`` and ``nacks`` the ops whose
+    entries it holds, or never had. ``incarnation`` is its own, ``incarnations`` what it knows of the members (0:
+    nothing).
     """
 
     replica: int
@@ -194,9 +199,11 @@ class _Logs:
         None."""
         level = next(level for level, votes in enumerate(self.canonical) if any(vote.op >= op for vote in votes))
         votes = self.canonical[level]
+        log_view = votes[0].log_view
         header, conflict = _canonical_header(votes, op)
-        branches_off = level > 0 and header is not None and below is not None and header.parent != below.checksum
-        silent = [vote for vote in self.deciding if not _denies(vote, op, header, votes[0].log_view)]
+        follows_later = level > 0 or (below is not None and below.born_view > log_view)
+        branches_off = follows_later and header is not None and below is not None and header.parent != below.checksum
+        silent = [vote for vote in self.deciding if not _denies(vote, op, header, log_view)]
         denied = len(self.deciding) - len(silent) >= nack_quorum(self.members)
         mask = _mask(self.counted, op, header)
         all_voted = len(self.counted) == self.members
@@ -220,16 +227,15 @@ def _canonical(deciding: Sequence[Vote]) -> list[list[Vote]]:
 
 
 def _canonical_header(canonical: Sequence[Vote], op: int) -> tuple[Any, bool]:
-    """(header of ``op`` in the canonical log or None, whether two canonical votes differ)."""
-    found = None
-    for vote in canonical:
-        header = vote.headers.get(op)
-        if header is None:
-            continue
-        if found is not None and found.checksum != header.checksum:
-            return found, True
-        found = header
-    return found, False
+    """(header of ``op`` in the canonical log or None, whether two canonical votes differ): votes of one log view, in
+    which only copies of later views may differ. Of those the latest counts."""
+    headers = [vote.headers[op] for vote in canonical if op in vote.headers]
+    latest = max((header.born_view for header in headers), default=0)
+    if latest > canonical[0].log_view:
+        headers = [header for header in headers if header.born_view == latest]
+    if not headers:
+        return None, False
+    return headers[0], any(header.checksum != headers[0].checksum for header in headers)
 
 
 def _denies(vote: Vote, op: int, header: Any, log_view: int) -> bool:

@@ -27,16 +27,18 @@ def test_each_combination_of_facts_is_decided_by_exactly_one_row(name: str) -> N
     rows = TABLES[name]
     for facts in product((False, True), repeat=len(rows[0])):
         matching = [
-            row
-            for row in rows
-            if all(want is None or want == have for want, have in zip(row, facts, strict=True))
+            row for row in rows if all(want is None or want == have for want, have in zip(row, facts, strict=True))
         ]
         assert len(matching) == 1, f"{facts} is decided by {len(matching)} rows"
 
 
-def header(op: int, tag: int = 0, *, parent: int | None = None, commit: int = 0) -> Any:
+def header(op: int, tag: int = 0, *, parent: int | None = None, commit: int = 0, view: int = 0) -> Any:
     return SimpleNamespace(
-        op=op, checksum=op * 1000 + tag, parent=(op - 1) * 1000 if parent is None else parent, commit=commit
+        op=op,
+        checksum=op * 1000 + tag,
+        parent=(op - 1) * 1000 if parent is None else parent,
+        commit=commit,
+        born_view=view,
     )
 
 
@@ -47,16 +49,19 @@ def vote(
     log_view: int = 0,
     commit: int = 0,
     tags: dict[int, int] | None = None,
+    born: dict[int, int] | None = None,
     missing: tuple[int, ...] = (),
     suspect: bool = False,
     **more: Any,
 ) -> Vote:
-    """A log of ops up to ``op``; ``tags`` names the entries that differ from the others' (and what follows them)."""
-    tags = tags or {}
+    """A log of ops up to ``op``; ``tags`` names the entries that differ from the others' (and what follows them),
+    ``born`` their views where these are not 0."""
+    tags, born = tags or {}, born or {}
     headers: dict[int, Any] = {}
     for at in range(max(commit, 1), op + 1):
         if at not in missing:
-            headers[at] = header(at, tags.get(at, 0), parent=(at - 1) * 1000 + tags.get(at - 1, 0))
+            parent = (at - 1) * 1000 + tags.get(at - 1, 0)
+            headers[at] = header(at, tags.get(at, 0), parent=parent, view=born.get(at, 0))
     return Vote(replica, log_view, op, commit, headers, frozenset(headers), frozenset(), suspect, **more)
 
 
@@ -107,6 +112,30 @@ def test_nothing_that_any_vote_knows_to_be_committed_is_dropped() -> None:
 def test_two_entries_in_one_log_view_are_refused() -> None:
     outcome = merge([vote(0, 4, commit=3), vote(1, 4, commit=3, tags={4: 1})], 3)
     assert outcome == Refused("conflict", 4)
+
+
+def test_the_copy_of_a_later_view_wins_over_the_entry_of_the_older_log() -> None:
+    """Seed 492772399806: view 1 was started without op 4 of view 0; who took it over went down before its record said
+    so, and those who have view 1 in their records have lost power. The group refused for ever."""
+    older = [vote(replica, 5, commit=3, tags={4: 7, 5: 7}) for replica in (0, 3)]
+    copied = vote(2, 4, commit=3, born={4: 1})
+    lost = [vote(1, 4, commit=3, born={4: 1}, log_view=1, suspect=True), vote(4, 3, commit=3, log_view=1, suspect=True)]
+    for votes in ([*older, copied], [*older, copied, *lost]):
+        decided = merge(votes, 5)
+        assert isinstance(decided, Decided) and decided.head == 4, "op 5 of view 0 branches off"
+        assert decided.headers[4].checksum == 4000, "the entry of view 1"
+
+
+def test_of_two_copies_the_one_of_the_latest_view_counts() -> None:
+    votes = [
+        vote(0, 4, commit=3, tags={4: 7}, born={4: 1}),
+        vote(1, 5, commit=3, born={4: 2, 5: 2}),
+        vote(2, 3, commit=3),
+    ]
+    decided = merge(votes, 3)
+    assert isinstance(decided, Decided) and decided.headers[4].checksum == 4000
+    differing = [vote(0, 4, commit=3, tags={4: 7}, born={4: 2}), vote(1, 4, commit=3, born={4: 2})]
+    assert merge(differing, 3) == Refused("conflict", 4), "one view makes one entry of an op"
 
 
 def test_entries_that_do_not_chain_are_refused() -> None:
