@@ -30,7 +30,7 @@ UNREACHABLE: Final[dict[str, str]] = {
     "superblock against snapshot: undecodable superblock": "a slot whose hash holds was written by the same code",
     "superblock against snapshot: superblock ahead": "the snapshot is durable before the pair is written",
     "superblock against snapshot: other snapshot": "one op has one snapshot; rot of it is found by its hash",
-    "log of the next view: conflict refuse": "copies of a later view are told apart; entries of one view that differ are excluded",
+    "log of the next view: conflict refuse": "entries of one view are alike; copies of a later view are told apart",
     "log of the next view: missing wait": "votes of this release list every entry down to the commit point, each held",
     "log of the next view: lost within the window cut": "as missing: the header that makes the head is always held",
     "log of the next view: damaged everywhere refuse": "as missing: damage ends a log, and its member is a suspect",
