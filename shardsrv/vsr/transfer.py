@@ -1,10 +1,10 @@
 """State transfer of one group, both sides: what a replica composes and feeds.
 
 A replica makes one `Transfer` with itself as host and hands it: frames of commands 22..25, the events of
-`transfer_events`, ticks, and these facts: a StartView was adopted (`view_adopted`), a peer evicted the range that
-repair asked for (`range_evicted`), a superblock record became durable or failed (`pair_recorded`, `pair_failed`), an
-election takes over (`abandon`). Invariant: `transferring` is the one guard that the replica asks before it
-acknowledges, prepares or walks commits.
+`transfer_events`, ticks, and these facts: a peer evicted the range that repair asked for, or leads a view that this
+member adopted with nothing (`range_evicted`), a superblock record became durable or failed (`pair_recorded`,
+`pair_failed`), an election takes over (`abandon`). Invariant: `transferring` is the one guard that the replica asks
+before it acknowledges, prepares or walks commits.
 """
 
 from __future__ import annotations
@@ -89,10 +89,6 @@ class Transfer:
         """10 ms passed."""
         self.server.tick(out)
         self.receiver.tick(out)
-
-    def view_adopted(self, primary: int, out: list[Any]) -> bool:
-        """See `TransferReceiver.view_adopted`."""
-        return self.receiver.view_adopted(primary, out)
 
     def range_evicted(self, peer: int, first_retained: int, out: list[Any]) -> bool:
         """See `TransferReceiver.range_evicted`."""

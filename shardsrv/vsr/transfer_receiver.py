@@ -102,22 +102,6 @@ class TransferReceiver:
 
     # --- the beginning and the end of sessions ------------------------------------------------------------------------
 
-    def await_target(self) -> bool:
-        """Wait for a view to be adopted, then ask its primary (a member that comes back with nothing). False unless
-        Idle."""
-        if self._session is not None:
-            return False
-        self._session = Session(ANY_PEER, 0)
-        return True
-
-    def view_adopted(self, primary: int, out: list[Any]) -> bool:
-        """A StartView of ``primary`` was adopted. Arms a transfer only in AwaitingTarget, and only if another peer was
-        asked so far. Frames that were not adopted must not come here: their sender need not be a primary."""
-        session = self._session
-        if session is None or session.stage != AWAITING_TARGET or session.peer == primary:
-            return False
-        return self.arm(primary, out)
-
     def range_evicted(self, peer: int, first_retained: int, out: list[Any]) -> bool:
         """``peer`` says that repair cannot close the gap. From Idle a transfer begins; in any other stage it is
         noted."""
@@ -188,7 +172,7 @@ class TransferReceiver:
     def _session_of(self, header: Any) -> Session | None:
         """The session that a frame is for: its nonce and its peer, and not those of an earlier one."""
         session = self._session
-        if session is None or session.nonce == 0:
+        if session is None:
             return None
         return session if header.nonce == session.nonce and header.replica == session.peer else None
 
@@ -452,7 +436,7 @@ class TransferReceiver:
         """One tick passed: what is missing is asked for again after a silent interval, a bounded number of times."""
         self._ticks += 1
         session = self._session
-        if session is None or session.peer == ANY_PEER:
+        if session is None:
             return
         if session.content is not None and session.stage == FETCHING:
             self._begin_install(session, out)

@@ -129,30 +129,6 @@ def test_edges() -> None:
         assert stages.is_edge(before, after) == ((before, after) in expected)
 
 
-def test_a_view_that_was_adopted_arms_only_in_awaiting_target() -> None:
-    receiver = Member(1)
-    out: list[Any] = []
-    assert not receiver.transfer.view_adopted(0, out) and not out
-    assert receiver.transfer.receiver.await_target() and receiver.transfer.transferring
-    assert not receiver.transfer.receiver.await_target()
-    assert receiver.transfer.view_adopted(0, out)
-    nonce = receiver.transfer.receiver._session.nonce
-    assert not receiver.transfer.view_adopted(0, out), "the same primary: the descriptor on its way stays good"
-    assert receiver.transfer.receiver._session.nonce == nonce
-    assert receiver.transfer.view_adopted(2, out)
-    assert receiver.transfer.receiver._session.nonce != nonce
-
-
-def test_adoption_while_fetching_arms_nothing() -> None:
-    receiver = Member(1)
-    receiver.hold = {StageChunk}
-    receiver.arm()
-    target(receiver, nonce_of(receiver), [SNAPSHOT, TABLE])
-    assert receiver.transfer.receiver.stage == stages.FETCHING
-    out: list[Any] = []
-    assert not receiver.transfer.view_adopted(2, out) and not out
-
-
 def test_an_evicted_range_arms_from_idle_only() -> None:
     receiver = Member(1)
     out: list[Any] = []
