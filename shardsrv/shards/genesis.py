@@ -51,16 +51,22 @@ def genesis_of(disk: Disk, data: str, config: Config, environment: Mapping[str, 
     path = f"{directory.metadata}/{FILE}"
     if disk.exists(directory.snapshot):
         return Genesis(*_read(disk, path))
-    credentials = root_credentials(environment, required=True)
-    key = config.cluster.name.encode()[:64]
-    salt = hashlib.blake2b(credentials.username.encode(), key=key, digest_size=16).digest()
     anew = forgotten_birth(disk, directory)
-    state = MetadataState.initial(credentials.username, passwords.hash(credentials.password, salt))
-    payload = snapshot.encode(state, op=0, checksum=0, timestamp=0, created_at=0, client_table=[])
+    payload = first_payload(config, environment, passwords)
     birth = anew if anew is not None else secrets.randbits(63) or 1
     made = Genesis(xxh3(payload), birth, payload)
     replace_file(disk, directory.metadata, FILE, [f"{made.digest:016x}\n{made.birth:016x}\n".encode()])
     return made
+
+
+def first_payload(config: Config, environment: Mapping[str, str], passwords: Passwords) -> bytes:
+    """The snapshot of op 0: the same bytes on every node. Raises `ConfigurationError` when the environment names no
+    root user."""
+    credentials = root_credentials(environment, required=True)
+    key = config.cluster.name.encode()[:64]
+    salt = hashlib.blake2b(credentials.username.encode(), key=key, digest_size=16).digest()
+    state = MetadataState.initial(credentials.username, passwords.hash(credentials.password, salt))
+    return snapshot.encode(state, op=0, checksum=0, timestamp=0, created_at=0, client_table=[])
 
 
 def _read(disk: Disk, path: str) -> tuple[int, int]:

@@ -15,13 +15,15 @@ import attrs
 import structlog
 import trio
 
-from shardsrv._core import Prepare
+from shardsrv._core import Prepare, xxh3
 from shardsrv.config import Config, root_credentials
-from shardsrv.errors import OurFault
+from shardsrv.errors import ConfigurationError, OurFault
 from shardsrv.plane.metadata import snapshot as snapshot_format
 from shardsrv.plane.metadata.plane import MetadataPlane
 from shardsrv.plane.metadata.state import MetadataState
+from shardsrv.shards.genesis import first_payload
 from shardsrv.shards.member_facts import boot_entry, disk_facts, new_incarnation, snapshot_state, timeouts_of
+from shardsrv.shards.metadata_aside import HEALED_BY_PEERS, set_metadata_aside
 from shardsrv.shards.passwords import Passwords
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.shards.topic_defaults import topic_defaults
@@ -94,7 +96,34 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     disk, directory = host.disk, host.directory
     disk.mkdir(directory.metadata)
     superblock = Superblock(disk, directory.metadata)
-    state = state_of(superblock.read(), (superblock.path(0), superblock.path(1)))
+    paths = superblock.path(0), superblock.path(1)
+    state = state_of(superblock.read(), paths)
+    try:
+        return _recover_from(host, superblock, state, host.context.prepared.forgotten)
+    except HEALED_BY_PEERS as error:
+        if host.context.nodes == 1 or state is None:
+            raise
+        set_metadata_aside(disk, directory, superblock, state, error, lambda: _first_payload(host))
+        host.log.error("damaged metadata is set aside and fetched from the other nodes", error=str(error))
+    return _recover_from(host, superblock, state_of(superblock.read(), paths), True)
+
+
+def _first_payload(host: RecoveryHost) -> bytes:
+    """The state of op 0 of this cluster. Raises `ConfigurationError` when the environment names no root user, or
+    another one."""
+    genesis = host.context.prepared.genesis
+    assert genesis is not None, "only a node of a cluster begins again"
+    passwords = Passwords.of(host.context.boot.affinity, host.config.users)
+    payload = first_payload(host.config, os.environ, passwords)
+    if genesis.digest != xxh3(payload):
+        reason = "it is not the root user that this cluster began with, which is needed to begin the metadata anew"
+        raise ConfigurationError("IGGY_ROOT_USERNAME and IGGY_ROOT_PASSWORD", None, reason)
+    return payload
+
+
+def _recover_from(host: RecoveryHost, superblock: Superblock, state: VsrState | None, lost: bool) -> RecoveredMetadata:
+    """``lost``: what this member acknowledged is gone, whatever its log shows."""
+    disk, directory = host.disk, host.directory
     found = read_snapshot(disk, directory.snapshot)
     saved = snapshot_state(found, directory.snapshot)
     checkpoint = None if state is None else (state.checkpoint_op, state.checkpoint_checksum)
@@ -122,7 +151,9 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     plane.restore(saved)
     boot = host.context.prepared.boot.get(METADATA)
     nodes = host.context.nodes
-    facts = boot.log_facts(host.context.boot.kernel_boot_id, nodes) if boot is not None else LogFacts(members=nodes)
+    facts = LogFacts(members=nodes)
+    if boot is not None and not lost:
+        facts = boot.log_facts(host.context.boot.kernel_boot_id, nodes)
     alone = _replica(host, plane, state, saved) if nodes == 1 else None
     entries: list[Prepare] = []
     log, recovery, anew = open_behind_snapshot(
@@ -139,7 +170,7 @@ def _recover(host: RecoveryHost) -> RecoveredMetadata:
     if alone is None:
         # Trust is a matter of what the log has been found to hold.
         trust = disk_facts(METADATA, boot, host.context.boot.kernel_boot_id, recovery, first=first)
-        if host.context.prepared.forgotten:
+        if lost:
             trust = DiskFacts(lost=True)
         replica = _replica(host, plane, state, saved, trust)
         for prepare in entries:

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from shardsrv._core import Prepare, xxh3
-from shardsrv.errors import Damaged
+from shardsrv._core import Prepare
 from shardsrv.plane.metadata import snapshot as snapshot_format
 from shardsrv.plane.metadata.options_catalog import TopicDefaults
 from shardsrv.plane.metadata.plane import MetadataPlane, OwnedPartition
@@ -20,6 +17,8 @@ from shardsrv.plane.metadata.state import MetadataState, PartitionIdentity
 from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.shards import member_facts
 from shardsrv.shards.member_facts import boot_entry, record_state, snapshot_state
+from shardsrv.shards.metadata_aside import HEALED_BY_PEERS as HEALED_METADATA
+from shardsrv.shards.metadata_aside import set_metadata_aside
 from shardsrv.shards.metadata_transfer import MetadataTransferDriver
 from shardsrv.shards.partition_transfer import PartitionTransferDriver
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup
@@ -27,8 +26,6 @@ from shardsrv.store.boot import BootRecord, merge_boot_files, read_boot_files
 from shardsrv.store.checkpoint import Checkpoint, checkpoint_fault
 from shardsrv.store.disk import sync_names
 from shardsrv.store.faults import (
-    LogDamaged,
-    LogForeign,
     PartitionLost,
     SuperblockUnreadable,
 )
@@ -43,8 +40,8 @@ from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.record import Present, Unreadable
 from shardsrv.store.recovery import check_pairing, check_partition_directory
 from shardsrv.store.segment import GroupIdentity as LogIdentity
-from shardsrv.store.set_aside import HEALED_BY_PEERS, copy_aside, set_aside
-from shardsrv.store.snapshot import MAX_SNAPSHOT, SnapshotFile, read_snapshot, write_snapshot
+from shardsrv.store.set_aside import HEALED_BY_PEERS, set_aside
+from shardsrv.store.snapshot import SnapshotFile, read_snapshot, write_snapshot
 from shardsrv.store.superblock import Superblock, state_of
 from shardsrv.vsr.client_table import ClientTable
 from shardsrv.vsr.effects import Committed
@@ -90,27 +87,14 @@ def open_metadata(node: Node) -> MetadataSimGroup:
     state = state_of(node.superblock.read(), (node.superblock.path(0), node.superblock.path(1)))
     try:
         return _open_metadata(node, state, False)
-    except (Damaged, LogForeign) as error:
+    except HEALED_METADATA as error:
         if node.options.replicas == 1 or state is None:
             raise
-        _set_metadata_aside(node, state, error)
+        node.world.reached(f"metadata set aside {type(error).__name__}")
+        node.world.trace.line(node.name, "set aside", METADATA, type(error).__name__)
+        set_metadata_aside(node.disk, node.directory, node.superblock, state, error, _first_payload)
     state = state_of(node.superblock.read(), (node.superblock.path(0), node.superblock.path(1)))
     return _open_metadata(node, state, True)
-
-
-def _set_metadata_aside(node: Node, state: VsrState, error: Damaged | LogForeign) -> None:
-    """Keep what is damaged under another name. Behind a snapshot that is gone nothing stands: the member begins with
-    the first state, and its record says so before the snapshot does (a record may lag, never lead)."""
-    node.world.reached(f"metadata set aside {type(error).__name__}")
-    node.world.trace.line(node.name, "set aside", METADATA, type(error).__name__)
-    if not isinstance(error, LogDamaged | LogForeign):
-        payload = _first_payload()
-        node.superblock.write(attrs.evolve(state, checkpoint_op=0, checkpoint_checksum=xxh3(payload)).encode())
-    if node.disk.exists(node.directory.metadata_log):
-        set_aside(node.disk, node.directory.metadata_log)
-    if not isinstance(error, LogDamaged | LogForeign):
-        copy_aside(node.disk, node.directory.snapshot, MAX_SNAPSHOT)
-        write_snapshot(node.disk, node.directory.metadata, SNAPSHOT, payload)
 
 
 def _open_metadata(node: Node, state: VsrState | None, lost: bool) -> MetadataSimGroup:

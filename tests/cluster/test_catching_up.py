@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from shardsrv.config import to_toml
+from shardsrv.wire.error_codes import ErrorCode
 from tests.cluster.test_cluster import STREAM, TOPIC, payloads, sees
 from tests.support.client import Client, Refused
 from tests.support.cluster import SECRET, Cluster, ClusterNode
@@ -114,6 +115,49 @@ def test_a_damaged_partition_is_set_aside_and_comes_from_the_others(cluster: Clu
     assert logged(away, "set aside")
 
 
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("spoiled", ["log", "snapshot"])
+def test_damaged_metadata_is_set_aside_and_comes_from_the_others(cluster: Cluster, spoiled: str) -> None:
+    away, leader = follower_of(cluster), cluster.leader()
+    (other,) = (node for node in cluster.nodes if node not in (away, leader))
+    metadata = away.data / "metadata"
+    with cluster.client(leader) as client:
+        client.create_stream(STREAM)
+        client.create_topic(STREAM, TOPIC, 1)
+        client.send(STREAM, TOPIC, 0, [b"kept"])
+        cluster.until(lambda: let_go(client, leader))
+        client.create_stream("the last one")
+        sees(cluster, away, [b"kept"])
+        assert away.stop() == 0
+        if spoiled == "log":
+            flip(min((metadata / "log").glob("*.seg")), 40)
+        else:
+            flip(metadata / "snapshot.bin", 600)
+        away.start()
+        cluster.until(lambda: logged(away, "damaged metadata is set aside"))
+        sees(cluster, away, [b"kept"])
+        kept = [path.name for path in metadata.iterdir() if ".damaged-" in path.name]
+        assert sorted(kept) == (["log.damaged-1"] if spoiled == "log" else ["log.damaged-1", "snapshot.bin.damaged-1"])
+        other.kill()
+        cluster.until(lambda: attempt(lambda: client.send(STREAM, TOPIC, 0, [b"of two, one of them healed"])))
+        client.create_stream("of two, one of them healed")
+
+
+def attempt(action: Callable[[], object]) -> bool:
+    """Whether it was done now; a cluster that has just lost a node may say "not yet" or "not known"."""
+    try:
+        action()
+    except Refused as refused:
+        assert refused.code in (ErrorCode.TRANSIENT_NOT_ACCEPTED, ErrorCode.TRANSIENT_NOT_COMMITTED)
+        return False
+    return True
+
+
 def strangers(cluster: Cluster, tmp_path: Path, **changes: object) -> ClusterNode:
     """A node that takes the place of a follower that was stopped, with another configuration and no data."""
     away = follower_of(cluster)
@@ -143,9 +187,11 @@ def test_who_must_not_join_is_refused_by_name_on_both_sides(
         # It has no data either: which of the two a node meets first depends on who of them dials.
         reasons = (reason, "comes back with another data directory")
         cluster.until(
-            lambda: logged(stranger, reason)
-            and all(any(logged(node, each) for each in reasons) for node in rest)
-            and any(logged(node, reason) for node in rest)
+            lambda: (
+                logged(stranger, reason)
+                and all(any(logged(node, each) for each in reasons) for node in rest)
+                and any(logged(node, reason) for node in rest)
+            )
         )
         with cluster.client(cluster.leader(rest)) as client:
             client.create_stream(STREAM)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from shardsrv.wire.error_codes import ErrorCode
-from tests.cluster.test_catching_up import cluster, follower_of, let_go, logged
+from tests.cluster.test_catching_up import attempt, cluster, follower_of, let_go, logged
 from tests.cluster.test_cluster import STREAM, TOPIC, payloads, sees
-from tests.support.client import Refused
 from tests.support.cluster import Cluster, ClusterNode
 
 __all__ = ["cluster"]
@@ -29,16 +26,6 @@ def lose_disk(node: ClusterNode, kept: Path) -> None:
     """Stop the node and take its data directory away."""
     assert node.stop() == 0
     node.data.rename(kept)
-
-
-def attempt(action: Callable[[], object]) -> bool:
-    """Whether it was done now; a cluster that has just lost a node may say "not yet" or "not known"."""
-    try:
-        action()
-    except Refused as refused:
-        assert refused.code in (ErrorCode.TRANSIENT_NOT_ACCEPTED, ErrorCode.TRANSIENT_NOT_COMMITTED)
-        return False
-    return True
 
 
 def taken(cluster: Cluster, node: ClusterNode, topic: str, payload: bytes) -> None:

@@ -38,7 +38,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The drivers of groups and transfers carry effects out; the simulator runs the server's own.
     "sim": (
         *("errors", "_core", "wire", "vsr", "plane", "store", "sim", "shards.group", "shards.records"),
-        *("shards.member_facts", "shards.metadata_transfer", "shards.partition_transfer", "shards.transfer_driver"),
+        *("shards.member_facts", "shards.metadata_aside", "shards.metadata_transfer"),
+        *("shards.partition_transfer", "shards.transfer_driver"),
     ),
 }
 """Room or top-level module -> what it may import; ``vsr.state`` is that module alone."""
