@@ -261,8 +261,15 @@ class Client:
             ask.client = (1 << 100 | self.index).to_bytes(16, "little")
         elif draw == 4:
             ask.number = max(1, last.number - 12)
+        # What was acknowledged under this number is known to whoever serves; without a digest it is not told apart.
+        differs = draw == 2 and self.session == last.session and bool(last.digest) and bool(ask.digest)
         self.world.count("mischief")
-        gateway.ask(node, ask, Origin(lambda outcome, status, op, reply: self.world.count("mischief answered")), 0)
+        gateway.ask(node, ask, Origin(lambda outcome, status, op, reply: self._mischief_answered(outcome, differs)), 0)
+
+    def _mischief_answered(self, outcome: int, differs: bool) -> None:
+        self.world.count("mischief answered")
+        if differs and outcome == records.DONE:
+            raise Violation("at most once", f"client {self.index}: another request under a number got its answer")
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
