@@ -67,6 +67,8 @@ class Client:
         self._bursting = False
         self._last: Ask | None = None
         """The last metadata request that was acknowledged."""
+        self._registered: tuple[int, int] = 0, 0
+        """The sessions of the last login but one, and of the last."""
 
     def begin(self) -> None:
         """The first thing."""
@@ -221,6 +223,8 @@ class Client:
         self.world.acknowledged(self.kind)
         if ask.operation == _REGISTER:
             self.session = op
+            if op != self._registered[1]:
+                self._registered = self._registered[1], op
         elif ask.operation == _LOGOUT:
             self.session = 0
         if ask.place is None and ask.operation not in (_REGISTER, _LOGOUT):
@@ -252,7 +256,7 @@ class Client:
         last, draw = self._last, self.random.randrange(6)
         ask = attrs.evolve(last, session=self.session)
         if draw == 0:
-            ask.session = max(0, self.session - 1)
+            ask.session = self._registered[0] or max(0, self.session - 1)
         elif draw == 1:
             ask.session = self.session + 1_000_000
         elif draw == 2:
@@ -263,13 +267,16 @@ class Client:
             ask.number = max(1, last.number - 12)
         # What was acknowledged under this number is known to whoever serves; without a digest it is not told apart.
         differs = draw == 2 and self.session == last.session and bool(last.digest) and bool(ask.digest)
+        why = {0: "of a session that is over", 1: "of a session to come", 3: "of a client that never logged in"}
+        wrong = why.get(draw, "that is another one under its number" if differs else "")
         self.world.count("mischief")
-        gateway.ask(node, ask, Origin(lambda outcome, status, op, reply: self._mischief_answered(outcome, differs)), 0)
+        gateway.ask(node, ask, Origin(lambda outcome, status, op, reply: self._mischief_answered(outcome, wrong)), 0)
 
-    def _mischief_answered(self, outcome: int, differs: bool) -> None:
+    def _mischief_answered(self, outcome: int, wrong: str) -> None:
+        """``wrong``: why the request must not be answered as one that took effect; empty if it may be."""
         self.world.count("mischief answered")
-        if differs and outcome == records.DONE:
-            raise Violation("at most once", f"client {self.index}: another request under a number got its answer")
+        if wrong and outcome == records.DONE:
+            raise Violation("at most once", f"client {self.index}: a request {wrong} was answered as done")
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
