@@ -62,7 +62,8 @@ def disk_facts(
     """What opening the log of a group means for trust.
 
     Of a partition that lost power nobody knows what it had acknowledged; what metadata acknowledges is synced, so only
-    rot below the frontier can have taken any of it. ``first``: the group had no record on this node.
+    rot below the frontier can have taken any of it. A log of which something was cut is none that was stopped cleanly,
+    whatever the mark says. ``first``: the group had no record on this node.
     """
     if boot is None:
         head = 0 if first else UNKNOWN_HEAD
@@ -72,7 +73,7 @@ def disk_facts(
     rot = recovery.cut_op is not None and recovery.cut_op <= synced
     partition = key != METADATA
     return DiskFacts(
-        clean=boot.head.clean,
+        clean=boot.head.clean and recovery.cut_op is None,
         same_boot=same_boot and not rot,
         fenced=boot.entry.fenced,
         synced_op=synced,

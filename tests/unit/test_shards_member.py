@@ -40,9 +40,11 @@ def boot(key: GroupKey, *, clean: bool = False, boot_id: bytes = NOW, fenced: bo
         (KEY, boot(KEY, boot_id=BEFORE, clean=True), WHOLE, TRUSTED),
         (KEY, boot(KEY, fenced=True), WHOLE, SUSPECT),
         (KEY, boot(KEY), attrs.evolve(WHOLE, cut_op=9), SUSPECT),
+        (KEY, boot(KEY, clean=True), attrs.evolve(WHOLE, cut_op=9), SUSPECT),
         (KEY, None, WHOLE, SUSPECT),
         (METADATA, boot(METADATA, boot_id=BEFORE), WHOLE, TRUSTED),
         (METADATA, boot(METADATA, boot_id=BEFORE), attrs.evolve(WHOLE, cut_op=9), SUSPECT),
+        (METADATA, boot(METADATA, clean=True), attrs.evolve(WHOLE, cut_op=9), SUSPECT),
     ],
 )
 def test_trust_follows_from_boot_record_and_log(
