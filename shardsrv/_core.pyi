@@ -225,7 +225,7 @@ class PrepareMould:
         checksum_body: int,
         /,
     ) -> Prepare:
-        """`Prepare.build`, with less to say."""
+        """Make and seal a prepare, born in ``view``. Checks and raises as `Prepare.build` does."""
 
 class LogScan:
     """One chunk of a segment walked by `scan_log`. Pass ``last_checksum`` and ``last_op + 1`` to go on with the next

@@ -268,14 +268,14 @@ class MetadataShard(Shard):
         all that there are: none of them is new."""
         return MAX_OP if self._forgotten else self._reconciled
 
-    def _come_back(self, reconciled_through: int) -> None:
+    def _consider_return(self, reconciled_through: int) -> None:
         """The superblock says durably how far partitions were made; a node that was begun anew may have come back."""
         if self._forgotten and self._trusted_op is not None and reconciled_through >= self._trusted_op:
             self._forgotten = False
             self.links.broadcast(records.CAME_BACK, records.TOKEN.pack(self._trusted_op))
-            self.start(self._came_back)
+            self.start(self._unmark)
 
-    async def _came_back(self) -> None:
+    async def _unmark(self) -> None:
         try:
             await trio.to_thread.run_sync(came_back, self.disk, self.directory)
         except DiskFault as error:
@@ -303,7 +303,7 @@ class MetadataShard(Shard):
         else:
             self.pump.step(group.state_persisted, effect.token, effect.state)
             self.checkpointer.state_recorded(effect.state)
-            self._come_back(effect.state.reconciled_through)
+            self._consider_return(effect.state.reconciled_through)
 
     def frontier_moved(self, group: Group, checksum: int) -> None:
         """See `group.Host`."""
@@ -320,7 +320,7 @@ class MetadataShard(Shard):
     def trusted(self, group: Group) -> None:
         """See `group.Host`."""
         self._trusted_op = group.replica.commit_min
-        self._come_back(self._reconciled)
+        self._consider_return(self._reconciled)
         try:
             self._boot.trust(METADATA)
         except DiskFault as error:

@@ -115,6 +115,14 @@ def test_a_damaged_partition_is_set_aside_and_comes_from_the_others(cluster: Clu
     assert logged(away, "set aside")
 
 
+def keep_one(cluster: Cluster, client: Client, away: ClusterNode) -> None:
+    """A topic of one partition with one message, which ``away`` holds as well."""
+    client.create_stream(STREAM)
+    client.create_topic(STREAM, TOPIC, 1)
+    client.send(STREAM, TOPIC, 0, [b"kept"])
+    sees(cluster, away, [b"kept"])
+
+
 def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
@@ -220,10 +228,7 @@ def test_another_root_user_is_refused(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_node_that_comes_back_empty_is_refused_until_its_data_is_back(cluster: Cluster, tmp_path: Path) -> None:
     away = follower_of(cluster)
     with cluster.client(cluster.leader()) as client:
-        client.create_stream(STREAM)
-        client.create_topic(STREAM, TOPIC, 1)
-        client.send(STREAM, TOPIC, 0, [b"kept"])
-        sees(cluster, away, [b"kept"])
+        keep_one(cluster, client, away)
         assert away.stop() == 0
         away.data.rename(tmp_path / "kept")
         away.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_catching_up import attempt, cluster, follower_of, let_go, logged
+from tests.cluster.test_catching_up import attempt, cluster, follower_of, keep_one, let_go, logged
 from tests.cluster.test_cluster import STREAM, TOPIC, payloads, sees
 from tests.support.cluster import Cluster, ClusterNode
 
@@ -38,10 +38,7 @@ def test_a_node_that_lost_its_disk_begins_anew_and_counts_again(cluster: Cluster
     away, leader = follower_of(cluster), cluster.leader()
     (other,) = (node for node in cluster.nodes if node not in (away, leader))
     with cluster.client(leader) as client:
-        client.create_stream(STREAM)
-        client.create_topic(STREAM, TOPIC, 1)
-        client.send(STREAM, TOPIC, 0, [b"kept"])
-        sees(cluster, away, [b"kept"])
+        keep_one(cluster, client, away)
         lose_disk(away, tmp_path / "lost")
         client.send(STREAM, TOPIC, 0, [b"meanwhile"])
         done = recover(away, "--yes")
@@ -71,10 +68,7 @@ def test_a_node_that_lost_its_disk_begins_anew_and_counts_again(cluster: Cluster
 def test_a_node_that_is_killed_while_it_begins_anew_goes_on_with_it(cluster: Cluster, tmp_path: Path) -> None:
     away = follower_of(cluster)
     with cluster.client(cluster.leader()) as client:
-        client.create_stream(STREAM)
-        client.create_topic(STREAM, TOPIC, 1)
-        client.send(STREAM, TOPIC, 0, [b"kept"])
-        sees(cluster, away, [b"kept"])
+        keep_one(cluster, client, away)
         lose_disk(away, tmp_path / "lost")
         assert recover(away, "--yes").returncode == 0
         forgotten = away.data / "metadata" / "forgotten"
@@ -92,10 +86,7 @@ def test_a_node_that_is_killed_while_it_begins_anew_goes_on_with_it(cluster: Clu
 def test_what_no_log_holds_any_more_comes_as_a_state(cluster: Cluster, tmp_path: Path, elected: bool) -> None:
     away, leader = follower_of(cluster), cluster.leader()
     with cluster.client(leader) as client:
-        client.create_stream(STREAM)
-        client.create_topic(STREAM, TOPIC, 1)
-        client.send(STREAM, TOPIC, 0, [b"kept"])
-        sees(cluster, away, [b"kept"])
+        keep_one(cluster, client, away)
         lose_disk(away, tmp_path / "lost")
         cluster.until(lambda: let_go(client, leader))
     if elected:
