@@ -90,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--shrink", action="store_true", help="make the first red run shorter")
     flags.add_argument("--stop", action="store_true", help="end with the first red run")
     flags.add_argument("--ledger", type=Path, help="add a JSON line a run to this file")
+    flags.add_argument("--tally", type=Path, help="print the loaded hours of this ledger, nothing else")
     flags.add_argument("--list-plants", action="store_true", help="names of the planted bugs")
     flags.add_argument("--plants", action="store_true", help="try every planted bug")
     flags.add_argument("--plant", action="append", default=[], help="try this planted bug")
@@ -103,6 +104,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.list_plants:
         print("\n".join(each.name for each in PLANTS))
+        return 0
+    if arguments.tally is not None:
+        print(ledger.tally(arguments.tally))
         return 0
     first = secrets.randbits(40) if arguments.fresh else arguments.first_seed
     if arguments.plants or arguments.plant:

@@ -304,6 +304,7 @@ def loaded(options: Options, replicas: int | None, seconds: int | None) -> Optio
         clock_jump=400 * SECOND,
         write_error=500 * SECOND,
         sync_error=500 * SECOND,
+        squeeze=600 * SECOND,
         rot=0,
         misdirected=0,
         wipe=0,

@@ -12,7 +12,8 @@ def _pairs(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {counts[name]}" for name in sorted(counts)) or "none"
 
 
-def _rate(number: float, seconds: float) -> str:
+def rate(number: float, seconds: float) -> str:
+    """A number a second, as text."""
     return f"{number / max(seconds, 1e-9):,.0f}"
 
 
@@ -22,7 +23,7 @@ def one_run(result: Result) -> str:
     return "\n".join(
         (
             f"seed {options.seed}: {options.replicas} members, {result.simulated / SECOND:.0f} s simulated in "
-            f"{result.wall:.2f} s of a core, {result.events} events, {_rate(result.events, result.wall)} a second",
+            f"{result.wall:.2f} s of a core, {result.events} events, {rate(result.events, result.wall)} a second",
             f"trace {result.trace_digest}",
             f"committed {result.committed}, answered {result.requests}: {_pairs(result.answered)}",
             f"happened: {_pairs(result.counts)}",
@@ -63,8 +64,8 @@ class Summary:
         return "\n".join(
             (
                 f"{self.runs} runs, {self.violations} violations, {self.simulated / HOUR:.2f} simulated hours in "
-                f"{self.wall:.1f} s of a core, {self.events:,} events, {_rate(self.events, self.wall)} a second, "
-                f"{_rate(self.simulated / SECOND, self.wall)} cluster-hours a core-hour",
+                f"{self.wall:.1f} s of a core, {self.events:,} events, {rate(self.events, self.wall)} a second, "
+                f"{rate(self.simulated / SECOND, self.wall)} cluster-hours a core-hour",
                 f"requests answered {self.requests}, view changes {self.view_changes}",
                 f"happened: {_pairs(self.counts)}",
                 f"points: {_pairs(self.reached)}",
