@@ -320,7 +320,8 @@ class MetadataShard(Shard):
     def trusted(self, group: Group) -> None:
         """See `group.Host`."""
         self._trusted_op = group.replica.commit_min
-        self._consider_return(self._reconciled)
+        durable = group.replica.durable_state
+        self._consider_return(0 if durable is None else durable.reconciled_through)
         try:
             self._boot.trust(METADATA)
         except DiskFault as error:

@@ -27,7 +27,7 @@ from shardsrv.store.log_reload import reload_log
 from shardsrv.store.log_walk import ResumePoint
 from shardsrv.store.segment import SEGMENT_HEADER, check_identity, decode_header
 from shardsrv.vsr.transfer_effects import Note
-from shardsrv.vsr.transfer_faults import ArtifactDamaged, ContentMismatch, SnapshotUnreadable
+from shardsrv.vsr.transfer_faults import ArtifactDamaged, ContentMismatch, NoSnapshot, SnapshotUnreadable
 from shardsrv.vsr.transfer_install import Checked
 from shardsrv.vsr.transfer_offer import Offer
 from shardsrv.wire.manifest import Artifact, ArtifactKind
@@ -56,7 +56,10 @@ class PartitionTransferDriver(TransferDriver):
 
     def load(self, commit_op: int, captured: bytes) -> Callable[[], Offer]:
         """See `TransferDriver.load`. The segments are opened here and now: a retention that comes later takes their
-        names away, not their bytes."""
+        names away, not their bytes. Raises `NoSnapshot` for a partition without an entry."""
+        saved = checkpoint_format.decode(captured)
+        if saved.op == 0:
+            raise NoSnapshot
         log, disk = self._log, self.disk
         opened: list[tuple[int, int, Source]] = []
         try:
@@ -67,7 +70,6 @@ class PartitionTransferDriver(TransferDriver):
         except DiskFault:
             _close(opened)
             raise
-        saved = checkpoint_format.decode(captured)
 
         def work() -> Offer:
             try:

@@ -58,6 +58,8 @@ from shardsrv.wire.constants import METADATA_GROUP
 if TYPE_CHECKING:
     from shardsrv.sim.node import Node
 
+FRAME_MAX = 2 * 1024
+"""Bytes: states of a few KiB come in several chunks."""
 SHARD = 1
 """The shard that owns the partitions of a simulated member."""
 
@@ -86,10 +88,11 @@ def open_metadata(node: Node) -> MetadataSimGroup:
     node.superblock = Superblock(node.disk, node.directory.metadata)
     state = state_of(node.superblock.read(), (node.superblock.path(0), node.superblock.path(1)))
     try:
-        return _open_metadata(node, state, False)
+        return _open_metadata(node, state, node.wiped)
     except HEALED_METADATA as error:
         if node.options.replicas == 1 or state is None:
             raise
+        node.world.set_aside(node, error)
         node.world.reached(f"metadata set aside {type(error).__name__}")
         node.world.trace.line(node.name, "set aside", METADATA, type(error).__name__)
         set_metadata_aside(node.disk, node.directory, node.superblock, state, error, _first_payload)
@@ -120,7 +123,7 @@ def _open_metadata(node: Node, state: VsrState | None, lost: bool) -> MetadataSi
         )
         superblock.write(state.encode())
         node.oracles.disks.begins(node)
-    node.reconciled_through = state.reconciled_through
+    node.reconciled_through = node.recorded_through = state.reconciled_through
     plane = MetadataPlane(MetadataState(), TopicDefaults())
     plane.restore(saved)
     entries: list[Prepare] = []
@@ -206,6 +209,7 @@ def open_partition(node: Node, owned: OwnedPartition) -> PartitionSimGroup:
     except HEALED_BY_PEERS as error:
         if node.options.replicas == 1:
             raise
+        node.world.set_aside(node, error)
         node.world.reached(f"set aside {type(error).__name__}")
         return _begin_anew(node, owned, state)
 
@@ -312,14 +316,12 @@ def transfer_of(node: Node, key: GroupKey) -> GroupTransfer | None:
     """The state transfer of a group; a single member has none."""
     if node.options.replicas == 1:
         return None
-    limits = limits_of(METADATA_PLANE if key == METADATA else PARTITION_PLANE, retry_ticks=20, frame_max=16 * 1024)
+    limits = limits_of(METADATA_PLANE if key == METADATA else PARTITION_PLANE, retry_ticks=20, frame_max=FRAME_MAX)
     return GroupTransfer(limits, node.nonces().draw)
 
 
 def disk_facts(node: Node, key: GroupKey, first: bool, recovery: LogRecovery, born_view: int = 0) -> DiskFacts:
-    """What opening the log means for trust; a member with a new disk has lost everything."""
-    if node.wiped:
-        return DiskFacts(lost=True)
+    """What opening the log means for trust."""
     return member_facts.disk_facts(
         key, node.boot_facts.get(key), node.boot_id, recovery, first=first, born_view=born_view
     )

@@ -27,13 +27,15 @@ from shardsrv.sim.options import (
     with_rot,
     with_squeezes,
     with_storm,
+    with_transfers,
+    with_wipes,
 )
 from shardsrv.sim.plant_list import PLANTS
 from shardsrv.sim.report import Summary, one_run
 from shardsrv.sim.shrink import override, shrink
 from shardsrv.sim.world import Result, World
 
-FLAGS = ("rot", "storm", "squeeze", "dense", "clock", "load", "plain")
+FLAGS = ("rot", "storm", "squeeze", "dense", "transfers", "wipe", "clock", "load", "plain")
 """Flags that change the options of a seed."""
 
 
@@ -48,6 +50,10 @@ def options_of(seed: int, arguments: argparse.Namespace) -> Options:
         options = with_squeezes(options)
     if arguments.dense:
         options = with_dense_logs(options)
+    if arguments.transfers:
+        options = with_transfers(options)
+    if arguments.wipe:
+        options = with_wipes(options)
     if arguments.clock:
         options = with_clock_jumps(options)
     if arguments.load:
@@ -84,6 +90,8 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--storm", action="store_true", help="members crash all the time")
     flags.add_argument("--squeeze", action="store_true", help="what a quorum holds is left with one who is away")
     flags.add_argument("--dense", action="store_true", help="small segments, checkpoints and purges all the time")
+    flags.add_argument("--transfers", action="store_true", help="members fall behind logs, and lie in state transfers")
+    flags.add_argument("--wipe", action="store_true", help="members lose their disks often, also while they vote")
     flags.add_argument("--clock", action="store_true", help="clocks jump often and far")
     flags.add_argument("--load", action="store_true", help="one loaded hour of three or five members for each seed")
     flags.add_argument("--plain", action="store_true", help="nothing that narrows: moments, squeezes, bursts")

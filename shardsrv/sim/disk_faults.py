@@ -12,7 +12,21 @@ import random
 
 import attrs
 
-from shardsrv.sim.disk import Call
+from shardsrv.sim.disk import Call, SimDisk
+
+
+def lose(disk: SimDisk, *paths: str) -> None:
+    """Directories and files are gone, durably, behind the back of the process."""
+    on_call, disk.on_call = disk.on_call, None
+    for path in paths:
+        if not disk.exists(path):
+            continue
+        try:
+            disk.remove_tree(path)
+        except NotADirectoryError:
+            disk.unlink(path)
+        disk.fsync_dir(path.rpartition("/")[0])
+    disk.on_call = on_call
 
 
 @attrs.define(eq=False)

@@ -4,8 +4,8 @@ The atlas: a member may be killed at any time, also inside a call to its disk; m
 what it had not synced; links are lossy, cut and clogged; clocks are off and jump; a write or a sync may fail once; bits
 rot and writes land elsewhere where a healthy quorum holds the data. A blackout takes the power of several members at
 once: then only what was synced is promised. A squeeze leaves what a quorum has acknowledged with one member that is
-away. Some crashes wait for a moment (`moments`), or strike again while the member starts. Every red run inside the
-atlas is a bug.
+away. A member may lose its disk, or all of it but the metadata; it may lie in state transfers. Some crashes wait for a
+moment (`moments`), or strike again while the member starts. Every red run inside the atlas is a bug.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardsrv.sim.chance import exponential
 from shardsrv.sim.clock import MILLISECOND, SECOND
+from shardsrv.sim.lies import KINDS
 from shardsrv.sim.moments import LOG_SYNCED, MESSAGE_WRITTEN, MOMENTS, SEGMENT_DROPPED, Strike, draw_strike
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ LAG: Final = 100 * MILLISECOND
 """Mean time that the members that lag are cut off in a squeeze before the others wait for an entry."""
 ACKNOWLEDGED: Final = 12 * MILLISECOND
 """Longest time between the write of an entry and the end of a squeeze: it may be acknowledged by then."""
+LIE: Final = 4 * SECOND
+"""Mean time that a member lies."""
+BACK: Final = 60 * MILLISECOND
+VOTE_LATE: Final = 700 * MILLISECOND
+"""Mean time until a member that was wiped behind its vote is back; and how much later its vote comes again, at
+most."""
 BRIEF: Final = 20 * MILLISECOND
 AWAY: Final = 2 * SECOND
 """Times that members of a squeeze are down: those that lose power, and at least, those that are killed."""
@@ -67,6 +74,7 @@ class Faults:
             ("misdirected", options.misdirected, self._misdirected),
             ("wipe", options.wipe, self._wipe),
             ("squeeze", options.squeeze, self._squeeze),
+            ("lie", options.lie, self._lie),
         ]
 
     def begin(self) -> None:
@@ -234,7 +242,34 @@ class Faults:
         return self.world.damage(self.random, True)
 
     def _wipe(self) -> bool:
-        return self.world.wipe(self.random)
+        """A member loses its disk: at any time, or when it has just voted. Then its vote comes again in a while, and
+        who counts the votes hears of nobody else meanwhile."""
+        if self.world.options.faults.moment and self.random.random() < 0.5:
+            self.world.frames.on_vote = self._wipe_voter
+            return False
+        return self.world.wipe(self.random.choice(self.world.nodes), self._down_time(), self.random)
+
+    def _wipe_voter(self, node: Node, candidate: int, frame: bytes) -> None:
+        world, random = self.world, self.random
+        if self._over or not world.wipe(node, exponential(random, BACK), random):
+            return
+        world.count("wipe")
+        world.reached("wiped behind its vote")
+        for index in range(world.options.replicas):
+            if index not in (node.index, candidate):
+                world.network.cut(index, candidate)
+                world.network.cut(candidate, index)
+        world.network.late(node.index, candidate, frame, random.randint(BACK, VOTE_LATE))
+        world.schedule.after(2 * VOTE_LATE, self._heal)
+
+    def _lie(self) -> bool:
+        """A member lies in state transfers for a while."""
+        world = self.world
+        if world.options.replicas < 3:
+            return False
+        node, kind = self.random.choice(world.nodes), self.random.choice(KINDS)
+        world.lies.tell(node, kind, world.schedule.now + exponential(self.random, LIE))
+        return True
 
     def _squeeze(self) -> bool:
         """As many as are no quorum lag behind a cut; then, just when one of the others has written an entry, some of

@@ -5,11 +5,13 @@ A frame that does not verify, contradicts its link, or is about a group that is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from shardsrv.errors import DiskFault, PeerFault
 from shardsrv.vsr.events import Message
 from shardsrv.vsr.frames import decode_frame, encode_frame
+from shardsrv.wire.replica_headers import DoViewChangeHeader, StartViewHeader
 
 if TYPE_CHECKING:
     from shardsrv.sim.groups import SimGroup
@@ -17,19 +19,46 @@ if TYPE_CHECKING:
     from shardsrv.sim.world import World
 
 
+LATE_RATE: Final = 0.2
+"""Share of repeated frames from which on answers to an earlier life come again."""
+ANSWERED: Final = 0.5
+
+
 class Frames:
     """Sends and receives for all members."""
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.on_vote: Callable[[Node, int, bytes], None] | None = None
+        """Is told of the next vote that leaves: whose, for whom, and the frame."""
+        self._answers: dict[tuple[int, int], tuple[int, bytes]] = {}
+        """By member and group the last StartView for it."""
+        self._random = world.chance.stream("answers")
 
     def send(self, node: Node, group: SimGroup, effect: Any) -> None:
         """Carry out a `Send`."""
+        for sent in self.world.lies.sends(node, group, effect):
+            self._send(node, group, sent)
+
+    def _send(self, node: Node, group: SimGroup, effect: Any) -> None:
         frame = encode_frame(effect.header, effect.body)
         command, view = frame[60], int.from_bytes(frame[52:56], "little")
-        self.world.oracles.sent(node, group, command, view, effect.header)
+        self.world.oracles.sent(node, group, command, view, effect.replica, effect.header)
         self.world.frame_counts[command] = self.world.frame_counts.get(command, 0) + 1
         self.world.network.send(node.index, effect.replica, frame)
+        if type(effect.header) is DoViewChangeHeader and self.on_vote is not None:
+            self.world.schedule.after(1, self.on_vote, node, effect.replica, frame)
+            self.on_vote = None
+        if type(effect.header) is StartViewHeader:
+            self._answers[effect.replica, effect.header.group] = node.index, frame
+
+    def answer_again(self, node: Node) -> None:
+        """A member that starts meets now and then what was told to its life before."""
+        if self.world.options.network.repetition < LATE_RATE or self._random.random() >= ANSWERED:
+            return
+        for (member, _), (source, frame) in self._answers.items():
+            if member == node.index:
+                self.world.network.late(source, member, frame, 0)
 
     def receive(self, node: Node, source: int, frame: bytes) -> None:
         """A frame arrived at a member."""

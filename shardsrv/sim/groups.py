@@ -59,6 +59,7 @@ class SimGroup(Group):
         if effects:
             self.host.oracles.effects(self.host, self, effects)
             super().carry_out(effects)
+            self.host.oracles.logs.carried_out(self.host, self, effects)
 
     def state_persisted(self, token: int, state: Any) -> None:
         """See `Group.state_persisted`."""
@@ -104,6 +105,11 @@ class MetadataSimGroup(SimGroup):
 
     refusal = records.REFUSED_RESULT
     plane: MetadataPlane
+
+    def state_persisted(self, token: int, state: Any) -> None:
+        """See `SimGroup.state_persisted`."""
+        super().state_persisted(token, state)
+        self.host.consider_return()
 
     def applied(self, prepare: Any) -> None:
         """Make what the entry changed true on this member."""

@@ -35,6 +35,7 @@ FAULTS: Final = (
     "misdirected",
     "wipe",
     "squeeze",
+    "lie",
 )
 """What `faults.Faults` counts."""
 LOST_WRITES: Final = ("power", "blackout")

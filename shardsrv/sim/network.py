@@ -81,6 +81,10 @@ class Network:
                 frame = frame[:position] + bytes([frame[position] ^ 1 << random.randrange(8)]) + frame[position + 1 :]
         self._put(link, source, target, frame)
 
+    def late(self, source: int, target: int, frame: bytes, late: int) -> None:
+        """A copy of a frame that was sent arrives ``late`` microseconds later than others, unless its link is cut."""
+        self._put(self._links[source, target], source, target, frame, late)
+
     def _put(self, link: Link, source: int, target: int, frame: bytes, late: int = 0) -> None:
         link.number += 1
         number = link.number

@@ -12,7 +12,8 @@ from typing import Any, Final
 from shardsrv.errors import DiskFault, ShardsrvError
 from shardsrv.plane.metadata.state import PartitionIdentity
 from shardsrv.sim import boot
-from shardsrv.sim.groups import SimGroup
+from shardsrv.sim.clock import SECOND
+from shardsrv.sim.groups import MetadataSimGroup, SimGroup
 from shardsrv.sim.node_base import Crash
 from shardsrv.sim.node_follow import NodeFollow
 from shardsrv.store.group_key import METADATA, GroupKey
@@ -21,6 +22,7 @@ from shardsrv.vsr.events import Request
 from shardsrv.vsr.status import NORMAL
 
 RECONCILED_EVERY: Final = 16
+RECONCILED_PAUSE: Final = SECOND
 """Metadata ops between two records of how far the partitions of this member are made."""
 
 
@@ -96,12 +98,19 @@ class Node(NodeFollow):
             group.tick(now)
             if group.purging:
                 self._ask_purge(group)
-        if metadata.plane.op >= self.reconciled_through + RECONCILED_EVERY and metadata.replica.status == NORMAL:
-            self.reconciled_through = metadata.plane.op
-            metadata.carry_out(metadata.replica.record(reconciled_through=metadata.plane.op))
+        self._reconcile(metadata)
         self._resume_waiting()
         self._checkpoints()
         self._settle()
+
+    def _reconcile(self, metadata: MetadataSimGroup) -> None:
+        """Record now and then that every partition made so far has its directory."""
+        op, now, recorded = metadata.plane.op, self.world.schedule.now, self.recorded_through
+        due = op >= recorded + RECONCILED_EVERY or (op > recorded and now >= self._record_due)
+        if due and metadata.replica.status == NORMAL:
+            self.reconciled_through = self.recorded_through = op
+            self._record_due = now + RECONCILED_PAUSE
+            metadata.carry_out(metadata.replica.record(reconciled_through=op))
 
     # --- frames ----------------------------------------------------------------------------------------------------
 
@@ -164,6 +173,7 @@ class Node(NodeFollow):
         if not isinstance(error, ShardsrvError):
             raise error
         self.doubtful[identity] = error
+        self.oracles.doubted(self, boot.key_of(identity))
         self.world.trace.line(self.name, "doubt", identity, type(error).__name__)
         self.world.doubted(self, identity, error)
 

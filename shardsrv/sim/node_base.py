@@ -64,7 +64,7 @@ class NodeBase:
         self.generation = 0
         self.nameless = False
         self.wiped = False
-        """Whether the disk was replaced and the state of the group has not come back yet."""
+        """Whether the disk was replaced and the member has not come back yet: what the server keeps in a file."""
         self._clear()
 
     def _clear(self) -> None:
@@ -78,6 +78,10 @@ class NodeBase:
         self.indexes = IndexCache()
         self.checkpoint_op = 0
         self.reconciled_through = 0
+        self.recorded_through = 0
+        """What the disk says of `reconciled_through`, or will soon."""
+        self._record_due = 0
+        self._trusted_op: int | None = None
         self.written: list[SimGroup] = []
         self.admission = Admission()
         self._unsynced: dict[SimGroup, None] = {}

@@ -7,7 +7,7 @@ when the pairing is durable.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from shardsrv.errors import DiskFault
 from shardsrv.sim.groups import MetadataSimGroup, PartitionSimGroup, SimGroup
@@ -19,6 +19,9 @@ from shardsrv.store.log_sync import run_together
 from shardsrv.store.snapshot import read_snapshot, write_snapshot
 from shardsrv.vsr.effects import PersistState
 from shardsrv.vsr.events import PersistFailed
+
+BESIDE: Final = 0.3
+"""Share of installs beside which a checkpoint begins, in runs with lies."""
 
 
 class NodeDisk(NodeBase):
@@ -200,14 +203,28 @@ class NodeDisk(NodeBase):
         for partition in list(self.groups.values()):
             due = partition.appended_bytes - partition.checkpointed_at >= limit
             purged = partition.plane.purge_op > partition.checkpoint_purge
-            if (due or purged) and not partition.checkpointing and partition.fault is None:
-                if partition.plane.applied_op == 0 or not partition.take_snapshots():
-                    continue
-                partition.checkpointing = True
-                partition.checkpoint_purge = partition.plane.purge_op
-                partition.checkpointed_at = partition.appended_bytes
-                op, payload = partition.plane.applied_op, partition.plane.checkpoint(partition.applied_checksum)
-                self.later(self._disk_delay(), self._write_checkpoint, partition, op, payload, partition.plane.purge_op)
+            if due or purged:
+                self._begin_checkpoint(partition)
+
+    def _begin_checkpoint(self, group: PartitionSimGroup) -> None:
+        plane = group.plane
+        idle = not group.checkpointing and group.fault is None and plane.applied_op > 0
+        if not idle or not group.take_snapshots():
+            return
+        group.checkpointing = True
+        group.checkpoint_purge = plane.purge_op
+        group.checkpointed_at = group.appended_bytes
+        op, payload = plane.applied_op, plane.checkpoint(group.applied_checksum)
+        self.later(self._disk_delay(), self._write_checkpoint, group, op, payload, plane.purge_op)
+
+    def checkpoint_beside_install(self, group: Any) -> None:
+        """Begin a checkpoint, whatever was written since the last, just before a transferred state is installed."""
+        if not self.options.faults.lie or self.latency.random() >= BESIDE:
+            return
+        if group is self.metadata and not group.checkpointing:
+            self._begin_snapshot(group)
+        elif group is not self.metadata:
+            self._begin_checkpoint(group)
 
     def _write_checkpoint(self, group: PartitionSimGroup, op: int, payload: bytes, purge_op: int) -> None:
         """A checkpoint describes only what is synced."""

@@ -21,7 +21,7 @@ from shardsrv.store.layout import partition_keys
 from shardsrv.store.set_aside import asides, set_aside
 from shardsrv.vsr.events import Request
 from shardsrv.vsr.policy import PERSISTED
-from shardsrv.vsr.transfer_effects import Note, Restored
+from shardsrv.vsr.transfer_effects import CheckStaged, Note, Restored
 from shardsrv.wire.constants import ZERO_ID, Operation
 
 
@@ -51,14 +51,17 @@ class NodeFollow(NodeDisk):
         if type(effect) is Note:
             self.world.reached(f"transfer {effect.name}")
             self.world.trace.line(self.name, "transfer", group.key, effect.name)
+            self.oracles.transfers.noted(self, group, effect)
             return
+        if type(effect) is CheckStaged:
+            self.checkpoint_beside_install(group)
         job = group.transfer.start(effect)
         if job is not None:
-            self.later(self._disk_delay(), self._transfer_job, group, job)
+            self.later(self._disk_delay(), self._transfer_job, group, effect, job)
 
-    def _transfer_job(self, group: SimGroup, job: Callable[[], Any]) -> None:
+    def _transfer_job(self, group: SimGroup, effect: Any, job: Callable[[], Any]) -> None:
         if not group.closed:
-            group.deliver(job())
+            group.deliver(self.world.lies.loaded(self, group, effect, job()))
             self._settle()
 
     def _restored(self, group: SimGroup, effect: Any) -> None:
@@ -69,10 +72,6 @@ class NodeFollow(NodeDisk):
         self.oracles.installed(self, group, effect.op)
         if group is self.metadata:
             self.checkpoint_op = effect.op
-            if self.wiped:
-                # Every partition that exists by now was on the disk that is gone.
-                self.wiped = False
-                self.reconciled_through = max(self.reconciled_through, effect.op)
             owned = list(self.metadata.plane.owned())
             known = {boot.key_of(item.identity) for item in owned}
             gone = [key for key in (held.key for held in self.groups.values()) if key not in known]
@@ -87,7 +86,19 @@ class NodeFollow(NodeDisk):
 
     def trusted(self, group: Any) -> None:
         """See `Host`."""
+        self.oracles.logs.trusted(self, group)
         self._record_of(group).trust(group.key)
+        if group is self.metadata:
+            self._trusted_op = group.replica.commit_min
+            self.consider_return()
+
+    def consider_return(self) -> None:
+        """A member with a new disk has come back when it has recorded that all partitions are there which were made
+        before it was trusted; until then none that is not there is new."""
+        assert self.metadata is not None
+        state = self.metadata.replica.durable_state
+        if self.wiped and self._trusted_op is not None and state.reconciled_through >= self._trusted_op:
+            self.wiped = False
 
     # --- partitions follow metadata ----------------------------------------------------------------------------------
 

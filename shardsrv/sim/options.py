@@ -47,6 +47,7 @@ class FaultOptions:
     crash_in_write: float
     """Share of kills and power losses that strike inside a call to the disk."""
     squeeze: int = 0
+    lie: int = 0
     moment: float = 0.0
     """Share of kills and power losses that wait for a moment and strike behind it."""
 
@@ -236,7 +237,8 @@ def _narrowed(random: Random, options: Options) -> Options:
     load = attrs.evolve(load, burst=random.choice((0.0, 0.0, 0.8)))
     options = attrs.evolve(options, faults=attrs.evolve(faults, moment=moment, squeeze=squeeze), load=load)
     options = attrs.evolve(options, network=attrs.evolve(options.network, repetition=repetition))
-    return with_dense_logs(options) if random.random() < 0.4 else options
+    options = with_dense_logs(options) if random.random() < 0.4 else options
+    return with_transfers(options) if random.random() < 0.2 else options
 
 
 def with_dense_logs(options: Options) -> Options:
@@ -251,6 +253,26 @@ def with_dense_logs(options: Options) -> Options:
         sync_interval=random.choice((2, 10, 50)) * MILLISECOND,
         load=attrs.evolve(options.load, weights=weights),
     )
+
+
+def with_transfers(options: Options) -> Options:
+    """The same run with logs that are let go of all the time, members that fall behind them, and members that lie about
+    the state that they give away."""
+    random = Random(f"{options.seed}/transfers")
+    faults = attrs.evolve(
+        options.faults, partition=3 * SECOND, partition_time=random.choice((500, 2_000)) * MILLISECOND, lie=3 * SECOND
+    )
+    network = attrs.evolve(options.network, repetition=random.choice((options.network.repetition, 0.2)))
+    load = attrs.evolve(options.load, think_mean=10 * MILLISECOND)
+    return attrs.evolve(with_dense_logs(options), drop_logs=True, faults=faults, network=network, load=load)
+
+
+def with_wipes(options: Options) -> Options:
+    """The same run with members that lose their disks every few seconds, half of them behind a vote, and elections."""
+    none = dict.fromkeys(("rot", "misdirected", "power", "blackout", "write_error", "sync_error"), 0)
+    moment = max(options.faults.moment, 0.3)
+    faults = attrs.evolve(options.faults, **none, wipe=2 * SECOND, kill=2 * SECOND, moment=moment)
+    return attrs.evolve(options, faults=faults)
 
 
 def with_rot(options: Options) -> Options:
@@ -269,7 +291,11 @@ def with_storm(options: Options) -> Options:
         down_time=200 * MILLISECOND,
         moment=max(options.faults.moment, 0.5),
     )
-    return attrs.evolve(options, faults=faults, sync_latency=8_000, load=attrs.evolve(options.load, burst=0.8))
+    repetition = max(options.network.repetition, Random(f"{options.seed}/storm").choice((0.0, 0.2)))
+    network = attrs.evolve(options.network, repetition=repetition)
+    return attrs.evolve(
+        options, network=network, faults=faults, sync_latency=8_000, load=attrs.evolve(options.load, burst=0.8)
+    )
 
 
 def with_squeezes(options: Options) -> Options:
@@ -305,6 +331,7 @@ def loaded(options: Options, replicas: int | None, seconds: int | None) -> Optio
         write_error=500 * SECOND,
         sync_error=500 * SECOND,
         squeeze=600 * SECOND,
+        lie=600 * SECOND,
         rot=0,
         misdirected=0,
         wipe=0,

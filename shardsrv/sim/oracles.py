@@ -15,9 +15,12 @@ from shardsrv._core import Prepare, xxh3
 from shardsrv.sim.history import NOT_KNOWN, Entry, GroupHistory, History
 from shardsrv.sim.oracles_clock import Clocks
 from shardsrv.sim.oracles_disk import Disks
+from shardsrv.sim.oracles_log import Logs
 from shardsrv.sim.oracles_purge import Purges
+from shardsrv.sim.oracles_transfer import Transfers
 from shardsrv.sim.violation import Violation
 from shardsrv.store.group_key import METADATA, GroupKey
+from shardsrv.store.snapshot import TRAILER
 from shardsrv.vsr.effects import Append, Committed, PersistState, Refused, Repeat
 from shardsrv.vsr.policy import PERSISTED
 from shardsrv.wire.constants import AUTO_COMMIT_CLIENT, ZERO_ID, Command, Operation
@@ -127,8 +130,15 @@ class Marks:
             raise Violation("commit order", f"{node.name} commits op {op} of {key} behind op {before}")
         self._lives[place] = (node.life, op)
 
+    def opened(self, node: Node, key: GroupKey, op: int) -> None:
+        """A log is about to be replayed behind op ``op``."""
+        self._lives[node.index, key] = (node.life, op)
+
     def installed(self, node: Node, key: GroupKey, op: int) -> None:
-        """A snapshot took the place of the entries up to ``op``."""
+        """A transferred state took the place of the entries up to ``op``; none goes back (S2-103)."""
+        life, before = self._lives.get((node.index, key), (0, 0))
+        if life == node.life and op < before:
+            raise Violation("commit order", f"{node.name} goes back from op {before} of {key} to op {op}")
         self._lives[node.index, key] = (node.life, op)
 
     def stepped(self, node: Node, group: SimGroup) -> None:
@@ -166,10 +176,11 @@ class Marks:
         elif durable is not None and (state is None or (state.view, state.log_view) < durable):
             raise Violation("durable views", f"{node.name} {group.key} starts without the record {durable}")
 
-    def wiped(self, node: Node) -> None:
-        """A member lost its disk: what it promised is gone, and it must come back as somebody new."""
+    def wiped(self, node: Node, metadata: bool) -> None:
+        """A member lost its partitions, and its ``metadata`` too or not: what it promised is gone, and it must come
+        back as somebody new, or not vote."""
         for marks in (self._views, self._durable):
-            for place in [place for place in marks if place[0] == node.index]:
+            for place in [place for place in marks if place[0] == node.index and (metadata or place[1] != METADATA)]:
                 del marks[place]  # type: ignore[attr-defined]
 
     def sent(self, node: Node, group: SimGroup, command: int, view: int) -> None:
@@ -292,7 +303,11 @@ class Oracles:
         self.disks = Disks()
         self.purges = Purges()
         self.clocks = Clocks()
+        self.logs = Logs()
+        self.transfers = Transfers()
         self._alone = replicas == 1
+        self._frontiers: dict[GroupKey, int] = {}
+        """Of groups of a single member that it does not serve."""
         self.committed_ops = 0
 
     # --- told by members -------------------------------------------------------------------------------------------
@@ -300,6 +315,8 @@ class Oracles:
     def effects(self, node: Node, group: SimGroup, effects: list[Any]) -> None:
         """Effects that are about to be carried out."""
         self.marks.stepped(node, group)
+        self.logs.stepped(node, group, effects)
+        self.transfers.stepped(node, group, effects)
         for effect in effects:
             if type(effect) is Append:
                 self.clocks.appending(node, group, effect.prepare)
@@ -307,10 +324,12 @@ class Oracles:
             elif type(effect) is PersistState:
                 self.disks.recording(node, group, effect.state)
 
-    def sent(self, node: Node, group: SimGroup, command: int, view: int, header: Any) -> None:
-        """A frame leaves a member."""
+    def sent(self, node: Node, group: SimGroup, command: int, view: int, target: int, header: Any) -> None:
+        """A frame leaves a member for ``target``."""
         self.marks.sent(node, group, command, view)
         self.disks.sent(node, group, header)
+        self.logs.sent(node, group, header)
+        self.transfers.sent(node, group, target, header)
         if command == Command.REPAIR_PREPARE:
             op = int.from_bytes(header[176:184], "little") if isinstance(header, bytes) else header.prepare.op
             self.clocks.repaired(group.key, op)
@@ -318,11 +337,12 @@ class Oracles:
     def state_persisted(self, node: Node, group: SimGroup, state: Any) -> None:
         """A superblock record is durable."""
         self.marks.state_persisted(node, group.key, state)
+        self.logs.recorded(node, group.key)
 
     def recovering(self, node: Node, key: GroupKey, op: int, plane: Any) -> None:
         """A member begins to replay a log above its snapshot or checkpoint of ``op``."""
         group = self.history.group(key)
-        self.marks.installed(node, key, op)
+        self.marks.opened(node, key, op)
         if op > group.head and not group.deleted:
             if not group.losses:
                 raise Violation("checkpoint", f"{node.name} {key} starts at op {op}, committed is {group.head}")
@@ -358,9 +378,12 @@ class Oracles:
         self.purges.hidden(node, group)
         if group.key != METADATA:
             self.states.committed(node, group, op, group.applied_checksum)
+        elif not node.world.spoiled(node):
+            self.states.compare(node, METADATA, op, node.disk.read(node.directory.snapshot)[:-TRAILER])
 
     def snapshot(self, node: Node, op: int, payload: bytes) -> None:
         """A member encoded its metadata."""
+        self.transfers.snapshot(node, payload)
         self.states.compare(node, METADATA, op, payload)
 
     def started(self, node: Node) -> None:
@@ -374,12 +397,21 @@ class Oracles:
         """A group was opened."""
         self.marks.started(node, group)
         self.disks.opened(node, group)
+        if not self._alone:
+            self.logs.opened(node, group)
+            self.logs.reopened(node, group)
         self.purges.hidden(node, group)
         if self._alone:
             facts = node.boot_facts.get(group.key)
-            recorded = 0 if facts is None else facts.entry.synced_op
+            recorded = max(0 if facts is None else facts.entry.synced_op, self._frontiers.pop(group.key, 0))
             self.acknowledged.started_alone(group, recorded if node.world.spoiled_alone else None)
             self.states.forget(group.key, group.replica.commit_min)
+
+    def doubted(self, node: Node, key: GroupKey) -> None:
+        """A single member does not serve a group: what its disk says of it stays known while that file holds."""
+        facts = node.boot_facts.get(key)
+        if self._alone and facts is not None and "boot" not in node.world.spoiled_kinds:
+            self._frontiers[key] = max(self._frontiers.get(key, 0), facts.entry.synced_op)
 
     def stopped(self, node: Node) -> None:
         """A member went down."""

@@ -99,7 +99,8 @@ def try_plant(plant: Plant, first_seed: int, seeds: int = SEEDS_MAX, seconds: in
 
 def _search(plant: Plant, root: Path, first_seed: int, seeds: int, seconds: int) -> Outcome:
     """Look for a seed that is red with the plant and green without it."""
-    used, also = 0, 0
+    used = 0
+    also: list[str] = []
     for members in plant.members:
         flags = ["--seconds", str(seconds), "--replicas", str(members), *plant.flags]
         left = seeds
@@ -120,8 +121,9 @@ def _search(plant: Plant, root: Path, first_seed: int, seeds: int, seconds: int)
                 break
             if plant.kind == "control" or _green_without(lines[0], flags):
                 return Outcome(plant, True, used, lines[0])
-            also += 1
-    return Outcome(plant, False, used, f"not found ({also} seeds are red without it too)" if also else "not found")
+            also.append(lines[0])
+    text = f"not found ({len(also)} seeds are red without it too: {also[0]})" if also else "not found"
+    return Outcome(plant, False, used, text)
 
 
 def _green_without(violation: str, flags: list[str]) -> bool:

@@ -28,6 +28,7 @@ FAULTS = (
     "misdirected",
     "wipe",
     "squeeze",
+    "lie",
     "moment",
 )
 RUNS_MAX = 80

@@ -15,13 +15,16 @@ from typing import Any, Final
 import attrs
 
 from shardsrv.errors import GroupFenced, ShardsrvError, SyncFailed
+from shardsrv.sim.boot import SHARD
 from shardsrv.sim.chance import Chance, exponential
 from shardsrv.sim.client import Client
 from shardsrv.sim.clock import SECOND, Schedule
 from shardsrv.sim.disk import BLOCK, SimDisk
+from shardsrv.sim.disk_faults import lose
 from shardsrv.sim.faults import Faults
 from shardsrv.sim.final import check_final, damaged_logs, unsettled
 from shardsrv.sim.frames import Frames
+from shardsrv.sim.lies import Lies
 from shardsrv.sim.network import Network
 from shardsrv.sim.node import Crash, Node
 from shardsrv.sim.options import Options
@@ -99,6 +102,7 @@ class World:
         self._doubt: dict[int, int] = {}
         self._synced: dict[int, dict[GroupKey, int]] = {}
         self._blamed: dict[int, str] = {}
+        self.spoiled_kinds: set[str] = set()
         self._restarting: set[int] = set()
         for index in range(options.replicas):
             disk = SimDisk()
@@ -115,6 +119,7 @@ class World:
         load = options.load
         self.clients = [Client(self, index, index < load.clients * load.older) for index in range(load.clients)]
         self.faults = Faults(self)
+        self.lies = Lies(self)
         self.peace = False
         self.view_changes = 0
 
@@ -179,6 +184,7 @@ class World:
         self.trace.line("w", "peace")
         self.peace = True
         self.faults.end()
+        self.lies.end()
         self.network.quiet = True
         self.network.heal()
         for client in self.clients:
@@ -237,6 +243,11 @@ class World:
         if not self._excused(node, error):
             raise Violation("halt", f"{node.name} doubts {identity}: {type(error).__name__}: {error}") from error
 
+    def set_aside(self, node: Node, error: BaseException) -> None:
+        """A member takes what it holds of a group for damaged: right only when something was done to its disk."""
+        if not self._excused(node, error):
+            raise Violation("halt", f"{node.name} sets aside without cause: {type(error).__name__}: {error}") from error
+
     def _excused(self, node: Node, error: BaseException) -> bool:
         """Whether what was done to a member's disk is the cause: after changed bytes it may refuse whatever it finds,
         after a call that failed only that call and the log that it belongs to."""
@@ -260,6 +271,8 @@ class World:
         self._restarting.discard(node.index)
         if not node.up:
             node.start()
+            if not self.peace:
+                self.frames.answer_again(node)
 
     def _lost_power(self, node: Node) -> None:
         """Whether this power loss is one more than `replicated` entries are promised to survive."""
@@ -330,7 +343,8 @@ class World:
         # Of each kind of file alike: there are many segments and few promises.
         kind = random.choice(sorted({kind_of(path) for path in paths}))
         path = random.choice([path for path in paths if kind_of(path) == kind])
-        size = min(node.disk.size(path), 16 * 1024)
+        # Of a file that was made longer than it is yet, the part in use.
+        size = min(len(node.disk.read(path).rstrip(b"\0")), 16 * 1024)
         if (size < BLOCK and misdirected) or not size:
             return False
         if not misdirected:
@@ -351,7 +365,8 @@ class World:
         self.blame(node, fault)
         if self._doubt:
             self._count_doubt()
-        self.reached(f"damage of {path.rpartition('.')[2]}")
+        self.spoiled_kinds.add(kind_of(path))
+        self.reached(f"damage of {kind_of(path)}")
 
     def spoiled(self, node: Node) -> bool:
         """Whether bytes at rest of a member were changed."""
@@ -362,30 +377,46 @@ class World:
         """Whether the only member has damaged data: it may refuse to go on, nobody can heal it."""
         return self.options.replicas == 1 and self.spoiled(self.nodes[0])
 
-    def wipe(self, random: Random) -> bool:
-        """A member loses its disk and comes back as somebody new; all others are up and take part."""
-        if self.options.replicas < 3 or self._blamed or any(not node.up for node in self.nodes):
+    def wipe(self, node: Node, pause: int, random: Random) -> bool:
+        """A member loses its disk and comes back as somebody new; or, once it has recorded that its partitions are
+        there, all of it but the metadata: then it must know that it had more. All others are up, and sure of what
+        they acknowledged."""
+        others = [other for other in self.nodes if other is not node]
+        if self.options.replicas < 3 or not node.up or any(not self._sure(other) for other in others):
             return False
-        node = random.choice(self.nodes)
-        if any(not self._takes_part(other) for other in self.nodes if other is not node):
+        if any(fault != "wiped" for fault in self._blamed.values()) or self._doubt_of(others):
             return False
-        pause = exponential(random, self.options.faults.down_time)
+        assert node.metadata is not None
+        durable = node.metadata.replica.durable_state
+        known = 0 if durable is None else durable.reconciled_through
+        whole = random.random() < 0.7 or any(group.key.created_revision > known for group in node.groups.values())
         self.blame(node, "wiped")
-        self.oracles.marks.wiped(node)
-        self.oracles.disks.wiped(node)
+        self.oracles.marks.wiped(node, whole)
+        if whole:
+            self.oracles.disks.wiped(node)
+        self._lost_power(node)
+        self._synced[node.index] = {}
         self.bring_down(node, False, pause)
-        disk = SimDisk()
-        disk.on_call = self.traps[node.index]
-        node.disk = disk
-        node.wiped = True
+        if whole:
+            node.disk = SimDisk()
+            node.disk.on_call = self.traps[node.index]
+            node.wiped = True
+        else:
+            self.reached("partitions wiped")
+            directory = node.directory
+            lose(node.disk, directory.partitions, directory.group_table(SHARD), directory.boot_record(SHARD))
         return True
 
-    def _takes_part(self, node: Node) -> bool:
-        groups = [*([node.metadata] if node.metadata else []), *node.groups.values()]
-        return bool(groups) and all(
-            group.replica.status == NORMAL and not group.replica.member.suspect and not group.replica.member.lost
-            for group in groups
+    def _doubt_of(self, nodes: list[Node]) -> bool:
+        """Whether any of ``nodes`` lost power and does not yet take part again."""
+        return any(
+            node.index in self._doubt and not self._trusted(node.index, self._doubt[node.index]) for node in nodes
         )
+
+    def _sure(self, node: Node) -> bool:
+        """Whether a member is up, with everything that it acknowledged."""
+        groups = [*([node.metadata] if node.metadata else []), *node.groups.values()]
+        return bool(groups) and not any(group.replica.suspect or group.replica.member.lost for group in groups)
 
     # --- what members and clients call -------------------------------------------------------------------------------
 
@@ -431,9 +462,11 @@ def _data(path: str) -> bool:
 
 
 def kind_of(path: str) -> str:
-    """What a file is: superblock, checkpoint, snapshot, seg, idx, groups or boot."""
+    """What a file is: superblock, checkpoint, snapshot, seg, idx, groups or boot; the log of the metadata is a kind of
+    its own, since one of it stands beside many of partitions."""
     stem, _, suffix = path.rpartition("/")[2].partition(".")
-    return suffix if stem.isdigit() else stem
+    kind = suffix if stem.isdigit() else stem
+    return f"metadata {kind}" if kind == "seg" and "/metadata/" in path else kind
 
 
 def files_of(disk: SimDisk, path: str) -> list[str]:

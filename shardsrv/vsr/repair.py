@@ -149,6 +149,9 @@ def on_range_evicted(replica: Any, event: Any, out: list[Any]) -> None:
     if replica.status == NORMAL and event.peer != primary(replica):
         session.done = True  # only who leads offers a transfer; the next question goes there
         return
+    if event.header.op <= m.log.verified_op + 1:
+        session.done = True  # what the peer has dropped came from elsewhere meanwhile
+        return
     if not m.transfer.active:
         m.transfer.begin(replica, event.peer, out, event.header.op)
         if m.transfer.active:

@@ -3,6 +3,9 @@ transfer.
 
 Invariants: facts of the replica are read when they are needed and never kept; a pair that does not become durable
 within one retry interval counts as not durable, and the install goes on without it.
+
+A primary offers what it has applied once that is all that it knows to be committed, even before its barrier: what a new
+view began with may be committed only with the acknowledgement of the very member that asks.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from shardsrv.vsr import member as members
 from shardsrv.vsr.client_table_wire import view_of
 from shardsrv.vsr.events import PersistFailed
 from shardsrv.vsr.policy import METADATA
+from shardsrv.vsr.status import NORMAL
 from shardsrv.vsr.transfer import Transfer
 from shardsrv.vsr.transfer_install import Checked, InstallPlan, SnapshotWriter
 from shardsrv.vsr.transfer_limits import TransferLimits
@@ -56,7 +60,9 @@ class ReplicaHost:
 
     @property
     def caught_up_primary(self) -> bool:
-        return self.replica.caught_up and not self.transfer.transferring
+        replica = self.replica
+        leads = replica.leads and replica.status == NORMAL
+        return leads and replica.commit_min >= replica.commit_max and not self.transfer.transferring
 
     @property
     def offer_generation(self) -> int | None:

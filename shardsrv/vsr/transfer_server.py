@@ -4,7 +4,8 @@ Invariants:
 
 * the first offer to a (requester, nonce) stays the one: a request that comes again gets the same manifest, since a
   table that was read anew may be shorter and the requester's position would then lie at its end;
-* an offer is made once a generation and shared; it is registered before its descriptor is emitted;
+* an offer is made once a generation and shared, until a member that was sent all of it asks anew; it is registered
+  before its descriptor is emitted;
 * a chunk without bytes is never sent, and only bytes that go out count as life: they alone reset the idle clock and
   mark an offer as served;
 * offers hold memory, files and pins, so every one ends: after 10 retry intervals without a served chunk, 3 once every
@@ -90,6 +91,9 @@ class TransferServer:
         if refusal is not None:
             self._refuse(requester, nonce, refusal, out)
             return
+        if served is not None and served.offer is self._cache and served.sent.complete:
+            # It had every byte and asks again: what it got did not hold. Others keep what they have begun to fetch.
+            self._cache = None
         self._forget(requester, out)
         self._waiting[requester] = nonce
         if self._cache is not None and self._cache_key == self._host.offer_generation:

@@ -20,6 +20,7 @@ from shardsrv.vsr.nonce import Nonces
 from shardsrv.vsr.policy import metadata_policy, partition_policy
 from shardsrv.vsr.replica import GroupIdentity, Replica
 from shardsrv.vsr.sending import view_durable
+from shardsrv.vsr.status import NORMAL, VIEW_CHANGE
 from shardsrv.vsr.transfer import TransferLimits
 from shardsrv.vsr.transfer_adapter import GroupTransfer
 from shardsrv.vsr.transfer_effects import InstallSnapshot, OpenStaging, RebaseLog, Restored
@@ -397,6 +398,22 @@ def test_a_caught_up_primary_offers_and_nobody_else() -> None:
     backup.transfer.message(backup.replica, Message(2, header, b"", NOW), out)
     (frame,) = [effect for effect in out if type(effect) is Send]
     assert frame.header.available == 0 and frame.header.unavailable_transient == 1
+
+
+def test_a_primary_that_needs_the_acknowledgement_of_who_asks_offers_what_it_has_applied() -> None:
+    """A view begins with an entry that only its leader holds: one other member is behind its log, the third has lost
+    its own. Without an offer nobody could ever acknowledge it."""
+    leader = member()
+    replica = leader.replica
+    replica.leads, replica.status = True, NORMAL
+    replica.barrier, replica.commit_max = replica.commit_min + 1, replica.commit_min
+    host = leader.transfer._host
+    host.replica = replica
+    assert not replica.caught_up and host.caught_up_primary
+    replica.commit_max = replica.commit_min + 1
+    assert not host.caught_up_primary, "what is known to be committed is applied first"
+    replica.commit_max, replica.status = replica.commit_min, VIEW_CHANGE
+    assert not host.caught_up_primary
 
 
 def test_a_table_is_captured_with_the_commit_point() -> None:

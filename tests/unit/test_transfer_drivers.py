@@ -8,6 +8,7 @@ import pytest
 
 from shardsrv.errors import Damaged, DecodeError, DiskFault
 from shardsrv.plane.partition import checkpoint as checkpoint_format
+from shardsrv.plane.partition.plane import PartitionPlane
 from shardsrv.sim.disk import SimDisk
 from shardsrv.store.checkpoint import Checkpoint
 from shardsrv.store.faults import LogDamaged, LogFenced
@@ -248,6 +249,13 @@ def test_a_partition_is_offered_up_to_its_commit_point() -> None:
     sizes = [size for _, _, size in side.store.log.segments()]
     assert [artifact.length for artifact, _ in offer.artifacts[1:-1]] == sizes[:-1]
     assert offer.artifacts[-1][0].length < sizes[-1], "nothing that is not committed travels"
+
+
+def test_a_partition_without_an_entry_has_nothing_to_offer() -> None:
+    """It was refused by whoever fetched it: a member that had lost an empty partition fetched six times first."""
+    side = PartitionSide.make(0)
+    with pytest.raises(faults.NoSnapshot):
+        side.driver.load(0, PartitionPlane(1, 2, 3).checkpoint(0))
 
 
 def test_what_retention_drops_stays_readable_for_an_offer() -> None:

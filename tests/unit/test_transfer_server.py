@@ -154,6 +154,20 @@ def test_offers_of_a_generation_are_shared() -> None:
     assert served[2].offer.generation == 45 and served[1].nonce == 77
 
 
+def test_an_offer_that_was_sent_whole_and_is_asked_for_anew_is_made_anew() -> None:
+    """What did not hold on the other side would be fetched again and again; others go on with what they have."""
+    member = serving()
+    request(member, 1, 77)
+    request(member, 2, 88)
+    first = member.transfer.server._served[2].offer
+    request(member, 1, 78)
+    assert member.loads == 1, "it may have lost its descriptor"
+    fetch_all(member, 1, 78)
+    request(member, 1, 79)
+    served = member.transfer.server._served
+    assert member.loads == 2 and served[1].offer is not first and served[2].offer is first
+
+
 def test_the_live_part_is_of_one_instant() -> None:
     member = serving(commit=50)
     member.hold = {LoadOffer}

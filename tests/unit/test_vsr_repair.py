@@ -200,6 +200,32 @@ def test_a_range_that_is_gone_hands_over_to_a_transfer() -> None:
     assert hook.begun == [0]
 
 
+def test_a_range_that_came_from_elsewhere_meanwhile_begins_no_transfer() -> None:
+    class Hook(TransferPort):
+        __slots__ = ("begun",)
+
+        def __init__(self) -> None:
+            self.begun: list[int] = []
+
+        def begin(self, replica: Any, peer: int, out: list[Any], first_op: int = 0) -> None:
+            self.begun.append(peer)
+
+    cluster, log = entries(6)
+    node = cluster.nodes[2]
+    node.replica.member.transfer = hook = Hook()
+    live(node, log[5])
+    session = node.replica.member.repair
+    for prepare in log[:3]:
+        live(node, prepare)
+    assert node.replica.member.repair is session and head_of(node)[0] == 3
+    gone = RangeEvictedHeader(
+        cluster=CLUSTER, replica=0, view=0, group=GROUP, created_revision=7, nonce=session.nonce, op=4
+    )
+    node.step(Message(0, gone, b"", 0))
+    assert hook.begun == [], "the peer's log begins with what is missing"
+    assert node.replica.member.repair is not session, "the rest is asked for at once"
+
+
 def test_what_the_log_no_longer_holds_is_said() -> None:
     cluster = Cluster(3)
     cluster.commit(*(bytes([n]) * 8 for n in range(6)))
