@@ -39,6 +39,9 @@ LAG: Final = 100 * MILLISECOND
 """Mean time that the members that lag are cut off in a squeeze before the others wait for an entry."""
 ACKNOWLEDGED: Final = 12 * MILLISECOND
 """Longest time between the write of an entry and the end of a squeeze: it may be acknowledged by then."""
+CUT_STRUCK: Final = 0.5
+CUT_POWER: Final = 10
+"""Share of cuts at which power goes, and calls from their beginning at one of which it does."""
 LIE: Final = 4 * SECOND
 """Mean time that a member lies."""
 BACK: Final = 60 * MILLISECOND
@@ -153,6 +156,16 @@ class Faults:
                 # Whoever cuts a log as it starts must not be surprised between two of its files.
                 trap.arm_at(Strike(SEGMENT_DROPPED, self.random.randrange(CUT_CALLS), 0), False, PATIENCE)
         return True
+
+    def cutting(self, node: Node) -> None:
+        """A member is about to cut its log: it may lose power at one of the calls that do so, or at one of the next."""
+        options, trap = self.world.options.faults, self.world.traps[node.index]
+        if self._over or not options.power or not options.moment or trap.waiting:
+            return
+        down = sum(not other.up for other in self.world.nodes)
+        if down < self.world.minority and self.random.random() < CUT_STRUCK:
+            self.world.reached("power goes at a cut")
+            trap.arm(self.random.randint(1, CUT_POWER), True)
 
     def _blackout(self) -> bool:
         up = self._up()

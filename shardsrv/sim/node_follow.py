@@ -37,6 +37,7 @@ class NodeFollow(NodeDisk):
     def lower_frontier(self, group: Any, op: int) -> None:
         """See `Host`."""
         self.world.count("suffixes cut")
+        self.world.faults.cutting(self)  # type: ignore[arg-type]
         lower_frontier(self._record_of(group), group.key, group.log, op)
 
     def entry_damaged(self, group: Any, op: int, error: Exception) -> None:
