@@ -29,6 +29,7 @@ cdef class Group:
     cdef public unsigned long long applied_checksum
     cdef public object transfer
     cdef public int ticks_due
+    cdef public int rest
 
     cpdef submit(self, Request request)
     cpdef resume(self)

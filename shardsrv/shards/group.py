@@ -15,7 +15,7 @@ A driver decides nothing: `vsr.Replica` and its plane do. Invariants:
 
 from collections import deque
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from shardsrv.errors import DiskFault
 from shardsrv.shards import records
@@ -52,9 +52,6 @@ from shardsrv.vsr.replica import Replica
 from shardsrv.vsr.status import NORMAL
 from shardsrv.vsr.transfer_effects import TRANSFER_EFFECTS
 from shardsrv.vsr.transfer_install import CHECKPOINT
-
-QUIET_TICKS: Final = 5
-"""Ticks that a quiet group may be told at once; the shortest heartbeat is ten."""
 
 
 def lower_frontier(record: BootRecord, key: GroupKey, log: PrepareLog, op: int) -> None:
@@ -130,6 +127,7 @@ class Group:
         "in_sync_list",
         "log",
         "replica",
+        "rest",
         "suspected",
         "ticks_due",
         "transfer",
@@ -160,6 +158,8 @@ class Group:
         """The driver of the group's state transfers (`transfer_driver.TransferDriver`); None for a single member."""
         self.ticks_due = 0
         """Ticks that passed and that the replica has not heard of."""
+        self.rest = 0
+        """Ticks that it need not hear of one by one; none once it has heard of anything else."""
 
     def submit(self, request: Request) -> None:
         """Give a request to the replica and carry out what it says. Without room it waits: pressure parks, it does
@@ -178,6 +178,7 @@ class Group:
 
     def carry_out(self, effects: list[Any]) -> None:
         """Do what the replica asked for, in order."""
+        self.rest = 0
         for effect in effects:
             kind = type(effect)
             if kind is Append:
@@ -222,13 +223,14 @@ class Group:
             self.resume()
 
     def tick(self, now: int) -> None:
-        """10 ms passed at ``now``; a replica for which nothing is due hears of a few at once."""
+        """10 ms passed at ``now``; a replica for which nothing is due hears of several at once."""
         due = self.ticks_due + 1
-        if due < QUIET_TICKS and self.replica.quiet:
+        if due < self.rest:
             self.ticks_due = due
             return
         self.ticks_due = 0
         self.deliver(Tick(now, due))
+        self.rest = self.replica.rest
 
     def resign(self) -> None:
         """This node stops: if it leads the group it says so, and the others need not wait for its silence."""

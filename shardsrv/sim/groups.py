@@ -58,7 +58,8 @@ class SimGroup(Group):
         """See `Group.carry_out`."""
         if effects:
             self.host.oracles.effects(self.host, self, effects)
-            super().carry_out(effects)
+        super().carry_out(effects)
+        if effects:
             self.host.oracles.logs.carried_out(self.host, self, effects)
 
     def state_persisted(self, token: int, state: Any) -> None:

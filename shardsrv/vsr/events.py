@@ -93,7 +93,7 @@ class StatePersisted(Record):
 
 
 class Tick(Record):
-    """``ticks`` times 10 ms passed; more than one at once only for a group that said it was `quiet`."""
+    """``ticks`` times 10 ms passed; more than one at once only for a group that said it may `rest`."""
 
     __slots__ = ("now", "ticks")
 

@@ -49,6 +49,9 @@ from shardsrv.wire.replica_headers import (
     StateTransferTargetHeader,
 )
 
+FOLLOWER_RESTS: Final = 10
+"""Parts of the heartbeat timeout in which a follower at rest counts it: it may call for a view that much early."""
+
 
 class Member:
     """See the module; the fields are read and written by the parts."""
@@ -304,7 +307,7 @@ def prepared(replica: Any, token: int, prepare: Any, out: list[Any]) -> None:
     normal.fan_out(replica, prepare, out)
 
 
-def tick(replica: Any, now: int, count: int, out: list[Any]) -> None:
+def tick(replica: Any, count: int, out: list[Any]) -> None:
     """``count`` times 10 ms passed, in whatever status."""
     m = replica.member
     m.ticks += count
@@ -316,25 +319,29 @@ def tick(replica: Any, now: int, count: int, out: list[Any]) -> None:
         view_change.tick(replica, out)
     restart.tick(replica, out)
     repair.tick(replica, out)
-    m.transfer.tick(replica, now, out)
+    m.transfer.tick(replica, count, out)
     pump(replica, out)
 
 
-def quiet(replica: Any) -> bool:
-    """Whether nothing but heartbeats is due: ticks may be told a few at once, as many as a heartbeat takes."""
+def rest(replica: Any) -> int:
+    """How many ticks may pass before the next is told, as long as nothing else is: 1 when anything but heartbeats is
+    due. A leader is told when its heartbeat is due; a follower often enough to notice silence about in time."""
     m = replica.member
-    return (
-        replica.status == NORMAL
-        and replica.log_view == replica.view
-        and not len(replica.pipeline)
-        and m.repair is None
-        and not m.asked
-        and not m.cut_token
-        and not m.transfer.active
-        and not m.suspect
-        and not m.lost
-        and (not replica.leads or m.sent_commit >= replica.commit_min)
+    busy = (
+        replica.status != NORMAL
+        or replica.log_view != replica.view
+        or len(replica.pipeline)
+        or m.repair is not None
+        or m.asked
+        or m.cut_token
+        or not m.transfer.idle
+        or m.suspect
+        or m.lost
+        or (replica.leads and m.sent_commit < replica.commit_min)
     )
+    if busy:
+        return 1
+    return max(1, m.timeouts.commit - m.idle if replica.leads else m.timeouts.heartbeat // FOLLOWER_RESTS)
 
 
 def pump(replica: Any, out: list[Any]) -> None:

@@ -50,6 +50,8 @@ _NOT_COMMITTED: Final = int(ErrorCode.TRANSIENT_NOT_COMMITTED)
 _INVALID: Final = int(ErrorCode.INVALID_COMMAND)
 _NOT_ACCEPTED: Final = int(ErrorCode.TRANSIENT_NOT_ACCEPTED)
 _NUMBER_MAX: Final = MAX_OP
+ALONE_RESTS: Final = 5
+"""Ticks that a group of one member may be told at once."""
 
 
 class Replica:
@@ -231,9 +233,9 @@ class Replica:
         return self.member is not None and (self.member.suspect or self.member.lost)
 
     @property
-    def quiet(self) -> bool:
-        """Whether only heartbeats are due, so that a driver may tell several ticks at once (`Tick.ticks`)."""
-        return self.member is None or members.quiet(self)
+    def rest(self) -> int:
+        """How many ticks a driver may tell at once (`Tick.ticks`) as long as it tells nothing else."""
+        return ALONE_RESTS if self.member is None else members.rest(self)
 
     @property
     def table(self) -> ClientTable | None:
@@ -482,7 +484,7 @@ class Replica:
         if self.state_token == 0 and self.wanted_state is not self.durable_state:
             self.write_state(out)
         if self.member is not None:
-            members.tick(self, event.now, event.ticks, out)
+            members.tick(self, event.ticks, out)
 
 
 _HANDLERS: Final[dict[type, Callable[[Replica, Any, list[Any]], None]]] = {

@@ -85,10 +85,10 @@ class Transfer:
         """An answer of the driver (`transfer_events`)."""
         _ANSWERS[type(event)](self, event, out)
 
-    def tick(self, out: list[Any]) -> None:
-        """10 ms passed."""
+    def tick(self, out: list[Any], count: int = 1) -> None:
+        """``count`` times 10 ms passed; more than one only while neither side holds anything."""
         self.server.tick(out)
-        self.receiver.tick(out)
+        self.receiver.tick(out, count)
 
     def range_evicted(self, peer: int, first_retained: int, out: list[Any]) -> bool:
         """See `TransferReceiver.range_evicted`."""

@@ -156,6 +156,11 @@ class GroupTransfer(TransferPort):
         return self.transfer.receiver.stage == INSTALLING
 
     @property
+    def idle(self) -> bool:
+        """See `TransferPort.idle`."""
+        return not self.transfer.transferring and self.transfer.server.idle
+
+    @property
     def snapshots(self) -> SnapshotWriter:
         """Who writes snapshot and pairing; a checkpoint takes it before it encodes, and leaves it after the pair."""
         return self._host.snapshots
@@ -175,11 +180,11 @@ class GroupTransfer(TransferPort):
         self._host.replica = replica
         self.transfer.event(event, out)
 
-    def tick(self, replica: Any, now: int, out: list[Any]) -> None:
+    def tick(self, replica: Any, count: int, out: list[Any]) -> None:
         """See `TransferPort.tick`."""
         self._host.replica = replica
         self._follow_pair(replica, out)
-        self.transfer.tick(out)
+        self.transfer.tick(out, count)
 
     def _follow_pair(self, replica: Any, out: list[Any]) -> None:
         """Tell an install what became of its pair."""

@@ -24,6 +24,11 @@ class TransferPort:
         """Whether the log is being replaced right now: nothing may be said about it."""
         return False
 
+    @property
+    def idle(self) -> bool:
+        """Whether this member neither receives a transfer nor holds anything for who might."""
+        return True
+
     def begin(self, replica: Any, peer: int, out: list[Any], first_retained: int = 0) -> None:
         """Repair cannot close the gap: receive a transfer from ``peer``, whose log begins at ``first_retained`` (0: not
         known). Ignored while one is under way."""
@@ -34,8 +39,8 @@ class TransferPort:
     def answered(self, replica: Any, event: Any, out: list[Any]) -> None:
         """The answer of the driver to an effect of the transfer."""
 
-    def tick(self, replica: Any, now: int, out: list[Any]) -> None:
-        """10 ms passed."""
+    def tick(self, replica: Any, count: int, out: list[Any]) -> None:
+        """``count`` times 10 ms passed; more than one only while it is `idle`."""
 
     def view_changed(self, replica: Any, out: list[Any]) -> None:
         """The replica left the view in which the transfer began."""

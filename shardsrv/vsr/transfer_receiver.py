@@ -432,9 +432,10 @@ class TransferReceiver:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def tick(self, out: list[Any]) -> None:
-        """One tick passed: what is missing is asked for again after a silent interval, a bounded number of times."""
-        self._ticks += 1
+    def tick(self, out: list[Any], count: int = 1) -> None:
+        """One tick passed, or ``count`` without a session: what is missing is asked for again after a silent interval,
+        a bounded number of times."""
+        self._ticks += count
         session = self._session
         if session is None:
             return

@@ -304,15 +304,18 @@ def test_a_full_pipeline_refuses_the_next() -> None:
     assert not cluster.nodes[0].replica.accepts()
 
 
-def test_a_quiet_group_may_be_told_several_ticks_at_once() -> None:
+def test_a_group_at_rest_is_told_several_ticks_at_once() -> None:
     cluster = Cluster(3)
     cluster.commit(b"a")
     cluster.run(3)
     leader, follower = cluster.nodes[0].replica, cluster.nodes[1].replica
-    assert leader.quiet and follower.quiet
-    sent = leader.step(Tick(cluster.clock(0), 10))
-    assert [effect.replica for effect in sent] == [1, 2], "a heartbeat was due"
-    follower.step(Tick(cluster.clock(1), 50))
-    assert follower.status == VIEW_CHANGE and not follower.quiet
+    timeouts = leader.member.timeouts
+    leader.member.idle = 4
+    assert leader.rest == timeouts.commit - 4, "its heartbeat is due then"
+    assert follower.rest == timeouts.heartbeat // 10
+    sent = leader.step(Tick(cluster.clock(0), leader.rest))
+    assert [effect.replica for effect in sent] == [1, 2]
+    follower.step(Tick(cluster.clock(1), timeouts.heartbeat))
+    assert follower.status == VIEW_CHANGE and follower.rest == 1
     cluster.request(b"b")
-    assert not leader.quiet
+    assert leader.rest == 1
