@@ -31,6 +31,7 @@ from shardsrv.shards.replica_frames import ReplicaFrames
 from shardsrv.shards.spawn import ShardContext
 from shardsrv.store.disk import OsDisk
 from shardsrv.vsr.effects import Send
+from shardsrv.vsr.gathering import Gathering
 from shardsrv.wire.constants import Command
 from shardsrv.wire.forward_headers import ForwardRequestHeader
 
@@ -127,11 +128,12 @@ class Peering:
             if node.replica > context.node
         }
         self._packed: tuple[Any, bytes] = (None, b"")
+        self._gathering = Gathering()
 
     def serve(self, key: int) -> None:
         """Every shard of the node is ready: make links, let time pass. ``key`` stands for the links in the reactor."""
         self._host.reactor.watch(self.links.reactor.epoll_fd, key, False)
-        self._host.pump.outlet = self.links
+        self._host.pump.outlet = self
         for dialer in self._dialers.values():
             self._host.start(dialer.run)
         self._host.start(self._keep_time)
@@ -141,7 +143,12 @@ class Peering:
         self._host.pump.step(self.links.adopt, peer, descriptor)
 
     def send(self, effect: Send) -> None:
-        """Carry out a `Send`: most go to several members in a row, and are packed once."""
+        """Carry out a `Send`: at once, or with what other groups say to the same node in this turn."""
+        if not self._gathering.add(effect):
+            self._send(effect)
+
+    def _send(self, effect: Send) -> None:
+        """Most go to several members in a row, and are packed once."""
         header, body = effect.header, effect.body
         if isinstance(header, bytes):
             packed = header
@@ -151,6 +158,23 @@ class Peering:
             packed = header.pack()
             self._packed = (header, packed)
         self.links.send(effect.replica, (packed, body))
+
+    # --- what the pump calls -----------------------------------------------------------------------------------------
+
+    def has_backlog(self) -> bool:
+        """See `ReplicaLinks.has_backlog`."""
+        return self.links.has_backlog()
+
+    def receive(self) -> int:
+        """See `ReplicaLinks.receive`."""
+        return self.links.receive()
+
+    def flush(self) -> None:
+        """Send what was gathered, and write what is queued."""
+        if not self._gathering.empty:
+            for effect in self._gathering.take():
+                self._send(effect)
+        self.links.flush()
 
     # --- handler of the links ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import attrs
 from shardsrv.errors import DiskFault, PeerFault
 from shardsrv.shards.group import Group
 from shardsrv.vsr.events import Message
-from shardsrv.vsr.frames import decode_frame
+from shardsrv.vsr.frames import decode_frame, split
 
 PARKED_FRAMES: Final = 1024
 PARKED_BYTES: Final = 16 << 20
@@ -56,17 +56,21 @@ class ReplicaFrames:
     def receive(self, peer: int, data: bytes) -> None:
         """A frame of node ``peer``."""
         try:
-            header, body = decode_frame(data, self._frame_max)
+            whole, body = decode_frame(data, self._frame_max)
+            headers = split(whole, body)
         except (PeerFault, DiskFault):
             self.refused += 1
             return
-        named = getattr(header, "prepare", header)
-        group = self._group_at(named.group, named.created_revision)
-        message = Message(peer, header, body, time.time_ns() // 1000)
-        if group is not None:
-            group.deliver(message)
-        else:
-            self._park((named.group, named.created_revision), message, len(data))
+        now = time.time_ns() // 1000
+        size = len(data) // len(headers)
+        for header in headers:
+            named = getattr(header, "prepare", header)
+            group = self._group_at(named.group, named.created_revision)
+            message = Message(peer, header, body if header is whole else b"", now)
+            if group is not None:
+                group.deliver(message)
+            else:
+                self._park((named.group, named.created_revision), message, size)
 
     def made(self, group: int, revision: int) -> None:
         """A partition of this shard serves now: what waited for it arrives."""

@@ -8,6 +8,7 @@ in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import xxhash
@@ -17,6 +18,7 @@ from shardsrv.errors import DecodeError
 from shardsrv.vsr.record import Record
 from shardsrv.wire.constants import HEADER_SIZE, MAX_FRAME_SIZE, Command
 from shardsrv.wire.cursor import Buffer
+from shardsrv.wire.gathered import GatheredHeader, read
 from shardsrv.wire.headers import frame_size, parse_header
 from shardsrv.wire.layout import Header
 from shardsrv.wire.replica_bodies import verify_body
@@ -24,6 +26,7 @@ from shardsrv.wire.replica_bodies import verify_body
 REPLICA_COMMANDS: Final = frozenset(
     int(command)
     for command in (
+        Command.PING,
         Command.PREPARE,
         Command.PREPARE_OK,
         Command.COMMIT,
@@ -90,6 +93,11 @@ def decode_frame(data: Buffer, limit: int = MAX_FRAME_SIZE) -> tuple[Any, memory
     header = parse_header(view)
     verify_body(header.checksum_body, body)
     return header, body
+
+
+def split(header: Any, body: Buffer) -> Sequence[Any]:
+    """The headers of a frame of many groups, or of any other the one that it has. Raises `DecodeError`."""
+    return read(header, body) if type(header) is GatheredHeader else (header,)
 
 
 def encode_frame(header: Header | bytes, body: Buffer = b"") -> bytes:

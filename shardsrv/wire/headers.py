@@ -1,7 +1,7 @@
 """Every header of the protocol by command byte, checked at import, and the one function that reads a frame's header.
 
 Invariants: each class's attributes are exactly the named fields of its layout; each layout tiles its 256 bytes; only
-the commands that exist on a wire have a class (pings between replicas do not: a heartbeat is a Commit).
+the commands that exist on a wire have a class (Ping is that of what many groups say at once, see `gathered`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from shardsrv.errors import DecodeError, Truncated
 from shardsrv.wire.client_headers import EvictionHeader, ReplyHeader, RequestHeader, RoutedRequestHeader
 from shardsrv.wire.constants import HEADER_SIZE, MAX_FRAME_SIZE, Command
 from shardsrv.wire.cursor import Buffer
+from shardsrv.wire.gathered import GatheredHeader
 from shardsrv.wire.layout import Header, check_layout
 from shardsrv.wire.prepare_header import PrepareHeader, RepairPrepareHeader
 from shardsrv.wire.replica_headers import (
@@ -42,6 +43,7 @@ from shardsrv.wire.session_headers import (
 HEADERS: Final[dict[int, type[Header]]] = {
     int(kind.layout.command): kind
     for kind in (
+        GatheredHeader,
         RequestHeader,
         PrepareHeader,
         PrepareOkHeader,

@@ -35,7 +35,7 @@ from shardsrv.wire.layout import (
 from shardsrv.wire.replica_headers import ControlHeader, control_layout
 
 NONCE_SIZE: Final = 32
-REPLICA_PROTOCOL_VERSION: Final = 1
+REPLICA_PROTOCOL_VERSION: Final = 2
 """The version of the frames between replicas that this release speaks."""
 
 

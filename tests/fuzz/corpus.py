@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -15,12 +16,20 @@ from shardsrv.plane.partition import checkpoint
 from shardsrv.plane.partition import offsets as offset_bodies
 from shardsrv.vsr import client_table_wire
 from shardsrv.vsr.frames import REPLICA_COMMANDS, body_fields, encode_frame
+from shardsrv.wire import gathered
+from shardsrv.wire.gathered import GatheredHeader
 from shardsrv.wire.headers import HEADERS
 from shardsrv.wire.layout import Header
 from shardsrv.wire.manifest import Artifact, encode_manifest
 from shardsrv.wire.prepare_header import PrepareHeader
 from shardsrv.wire.replica_bodies import encode_suffix
-from shardsrv.wire.replica_headers import DoViewChangeHeader, StartViewHeader, StateTransferTargetHeader
+from shardsrv.wire.replica_headers import (
+    CommitHeader,
+    DoViewChangeHeader,
+    PrepareOkHeader,
+    StartViewHeader,
+    StateTransferTargetHeader,
+)
 from tests.support.batches import encode_batch
 from tests.support.frames import SEND_MESSAGES, identifier, send_body, text
 from tests.support.transfers import client_id, table_of
@@ -156,10 +165,14 @@ def suffix() -> bytes:
 
 def _bare(kind: type[Header]) -> bytes:
     """A header with what frames about a group and frames of a link name."""
+    return _filled(kind).pack()
+
+
+def _filled(kind: type[Any]) -> Any:
     fields = attrs.fields_dict(kind)
     known = {"cluster": CLUSTER, "group": GROUP, "created_revision": 7, "view": 3, "replica": 1, "length": 9}
     known["nonce"] = b"n" * 32 if "nonce" in fields and isinstance(fields["nonce"].default, bytes) else 5
-    return kind(**{name: value for name, value in known.items() if name in fields}).pack()
+    return kind(**{name: value for name, value in known.items() if name in fields})
 
 
 @cache
@@ -170,10 +183,12 @@ def replica_frames() -> list[bytes]:
     manifest = encode_manifest([Artifact(2, 1, 4096, 17), Artifact(4, 9, 300, 18)])
     common = {"cluster": CLUSTER, "group": GROUP, "created_revision": 7, "replica": 1, "view": 3}
     votes = suffix() + b"i" * 48
+    said = gathered.encode([_filled(CommitHeader), _filled(PrepareOkHeader), _filled(CommitHeader)])
     headers = (
         (DoViewChangeHeader(op=6, commit=2, log_view=2, incarnations=3, **common, **body_fields(votes)), votes),
         (StartViewHeader(op=6, commit=2, incarnation=5, **common, **body_fields(suffix())), suffix()),
         (StateTransferTargetHeader(available=1, nonce=5, commit_op=9, **common, **body_fields(manifest)), manifest),
+        (GatheredHeader(cluster=CLUSTER, replica=1, **body_fields(said)), said),
     )
     return bare + entries + [encode_frame(header, body) for header, body in headers]
 

@@ -28,8 +28,9 @@ from shardsrv.plane.partition import offsets as offset_bodies
 from shardsrv.vsr import client_table_wire
 from shardsrv.vsr.frames import decode_frame
 from shardsrv.vsr.suffix import decode_view, decode_vote
-from shardsrv.wire import batch, codes, replies, requests
+from shardsrv.wire import batch, codes, gathered, replies, requests
 from shardsrv.wire.constants import HEADER_SIZE, MAX_FRAME_SIZE
+from shardsrv.wire.gathered import GatheredHeader
 from shardsrv.wire.headers import HEADERS, frame_size, parse_header
 from shardsrv.wire.layout import RESERVED
 from shardsrv.wire.login import LoginWithToken, decode_login
@@ -159,6 +160,8 @@ def decode_replica_frame(data: bytes) -> None:
         decode_vote(header, 1, body)
     elif isinstance(header, StartViewHeader):
         decode_view(header.op, body)
+    elif isinstance(header, GatheredHeader):
+        gathered.encode(gathered.read(header, body))
     elif data[60] in corpus.PREPARE_COMMANDS:
         entry = getattr(header, "prepare", header)
         decode_entry_body(entry.operation, entry.body)

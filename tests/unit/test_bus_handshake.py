@@ -78,8 +78,8 @@ def test_what_differs_is_refused_by_name(change: dict[str, object], status: Hand
 
 
 def test_versions_without_an_overlap_are_refused() -> None:
-    later = ReplicaHelloHeader(nonce=NONCES[0], shard=1, version_min=2, version_max=3, **DIALER.facts()).pack()
-    with pytest.raises(Refusal, match=r"2\.\.3"):
+    later = ReplicaHelloHeader(nonce=NONCES[0], shard=1, version_min=3, version_max=4, **DIALER.facts()).pack()
+    with pytest.raises(Refusal, match=r"3\.\.4"):
         h.take_hello(ACCEPTOR, later, Births({}))
 
 
