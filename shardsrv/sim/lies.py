@@ -31,7 +31,8 @@ EMPTY: Final = "chunks are empty"
 BEYOND: Final = "what is behind the end is asked for"
 SHORT: Final = "a state lacks its end"
 TWICE: Final = "a client stands twice"
-KINDS: Final = (SILENT, SLOW, EMPTY, BEYOND, SHORT, TWICE)
+OLD: Final = "a client table is older than its state"
+KINDS: Final = (SILENT, SLOW, EMPTY, BEYOND, SHORT, TWICE, OLD)
 SENT: Final = 0.2
 """Share of chunks that are sent by who sends few."""
 _SECTION: Final = 7
@@ -45,6 +46,8 @@ class Lies:
         self._world = world
         self._told: dict[int, tuple[str, int]] = {}
         self._random = world.chance.stream("lies")
+        self._tables: dict[int, tuple[Artifact, Source]] = {}
+        """The first client table that each member has offered in this run."""
 
     def tell(self, node: Node, kind: str, until: int) -> None:
         """``node`` lies from now on."""
@@ -79,7 +82,12 @@ class Lies:
     def loaded(self, node: Node, group: Any, effect: Any, event: Any) -> Any:
         """What a member has loaded to offer it."""
         kind = self.kind(node)
-        if kind not in (SHORT, TWICE) or type(effect) is not LoadOffer or event.offer is None:
+        if type(effect) is not LoadOffer or event.offer is None:
+            return event
+        for artifact, source in event.offer.artifacts:
+            if artifact.kind == ArtifactKind.CLIENT_TABLE and node.index not in self._tables:
+                self._tables[node.index] = artifact, source
+        if kind not in (SHORT, TWICE, OLD):
             return event
         pairs = tuple(self._pair(node, kind, pair) for pair in event.offer.artifacts)
         if all(new is old for new, old in zip(pairs, event.offer.artifacts, strict=True)):
@@ -93,6 +101,8 @@ class Lies:
     def _pair(self, node: Node, kind: str, pair: tuple[Artifact, Source]) -> tuple[Artifact, Source]:
         """An artifact of an offer and its bytes, or what a liar makes of them."""
         artifact, source = pair
+        if kind == OLD:
+            return self._tables[node.index] if artifact.kind == ArtifactKind.CLIENT_TABLE else pair
         states = (ArtifactKind.METADATA_SNAPSHOT, ArtifactKind.PARTITION_CHECKPOINT)
         payload = bytes(source.read(0, artifact.length)) if artifact.kind in states else b""
         if kind == SHORT and payload:

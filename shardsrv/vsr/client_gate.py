@@ -48,12 +48,14 @@ class ClientGate:
         self._busy.clear()
 
     def install(self, table: ClientTable, frontier: int, applied_op: int) -> None:
-        """Take a transferred table that was read when ``frontier`` was applied, at or above ``applied_op`` here.
+        """Take a transferred table that was read when ``frontier`` was applied, at or above ``applied_op`` here (an
+        older one is none to take: `transfer_install.plan_install`). One that was taken before may have seen more.
 
         The table as of ``applied_op`` goes on beside it up to the frontier: who is evicted by an entry concerns the
         plane too, on every member at the same place of the log. From the frontier on that one alone counts: it says
         the same, and its slots are those of every other member (a table that travels is packed)."""
-        if frontier < max(applied_op, self.frontier):
+        assert frontier >= applied_op, "a table that is older than what is applied is not taken"
+        if frontier < self.frontier:
             return
         base = self.applied_table
         self.frontier = frontier
