@@ -95,6 +95,9 @@ class Logs:
             return
         if (node.index, group.key) in self._held and replica.durable_state is None and not replica.suspect:
             raise Violation("first start", f"{node.name} takes {group.key} for new, it had it before")
+        facts = node.boot_facts.get(group.key)
+        if facts is not None and facts.head.clean and not replica.suspect:
+            self.trusted(node, group)
 
     def carried_out(self, node: Node, group: SimGroup, effects: list[Any]) -> None:
         """The effects of a step were carried out: what they cut is gone for good."""
@@ -127,10 +130,12 @@ class Logs:
             self._acked[place] = header.op, header.prepare_checksum
 
     def trusted(self, node: Node, group: SimGroup) -> None:
-        """Trust comes back only with everything that was acknowledged and is committed (S0-54, design 5.5)."""
+        """A member is trusted, after a clean stop or again, only with everything that it acknowledged and that is
+        committed (S0-54, design 5.5). After a kill or a loss of power within a millisecond of the rot of its last entry
+        it may be otherwise (`docs/safety.md`)."""
         op, checksum = self._acked.get((node.index, group.key), (0, 0))
         known = node.oracles.history.group(group.key)
         entry = known.at(op) if op > group.replica.head_op and not known.deleted else None
         if entry is not None and entry.checksum == checksum:
             has = f"its log ends at op {group.replica.head_op}"
-            raise Violation("trust", f"{node.name} {group.key} is trusted again, it acknowledged op {op}, {has}")
+            raise Violation("trust", f"{node.name} {group.key} is trusted, it acknowledged op {op}, {has}")
