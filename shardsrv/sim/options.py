@@ -276,9 +276,9 @@ def with_wipes(options: Options) -> Options:
 
 
 def with_rot(options: Options) -> Options:
-    """The same run with bits that rot every few seconds."""
+    """The same run with bits that rot, and clean stops, every few seconds."""
     moment = max(options.faults.moment, 0.3)
-    return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND, moment=moment))
+    return attrs.evolve(options, faults=attrs.evolve(options.faults, rot=4 * SECOND, stop=2 * SECOND, moment=moment))
 
 
 def with_storm(options: Options) -> Options:
