@@ -325,7 +325,8 @@ def tick(replica: Any, count: int, out: list[Any]) -> None:
 
 def rest(replica: Any) -> int:
     """How many ticks may pass before the next is told, as long as nothing else is: 1 when anything but heartbeats is
-    due. A leader is told when its heartbeat is due; a follower often enough to notice silence about in time."""
+    due. A leader is told when its heartbeat is due; a follower a few times until then, and when the silence is too
+    long."""
     m = replica.member
     busy = (
         replica.status != NORMAL
@@ -341,7 +342,9 @@ def rest(replica: Any) -> int:
     )
     if busy:
         return 1
-    return max(1, m.timeouts.commit - m.idle if replica.leads else m.timeouts.heartbeat // FOLLOWER_RESTS)
+    if replica.leads:
+        return max(1, m.timeouts.commit - m.idle)
+    return max(1, min(m.timeouts.heartbeat // FOLLOWER_RESTS, m.timeouts.heartbeat - m.idle))
 
 
 def pump(replica: Any, out: list[Any]) -> None:

@@ -313,6 +313,9 @@ def test_a_group_at_rest_is_told_several_ticks_at_once() -> None:
     leader.member.idle = 4
     assert leader.rest == timeouts.commit - 4, "its heartbeat is due then"
     assert follower.rest == timeouts.heartbeat // 10
+    follower.member.idle = timeouts.heartbeat - 2
+    assert follower.rest == 2, "silence is noticed when it is too long, not later"
+    follower.member.idle = 0
     sent = leader.step(Tick(cluster.clock(0), leader.rest))
     assert [effect.replica for effect in sent] == [1, 2]
     follower.step(Tick(cluster.clock(1), timeouts.heartbeat))
