@@ -1,7 +1,7 @@
 """What a member may do while a state comes to it, and what it may send while it gives one away (seed 002).
 
-Invariants: the oracle follows sessions by the effects and notes of the replica, and reads of its memory only whether a
-session is open, how far its window has come, and what is on the disk; it changes nothing.
+Invariants: the oracle follows sessions by the effects and notes of the replica; of its memory it reads the session, how
+far its window has come, and which generation its budget is about; of the disk the snapshot. It changes nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _INSTALLED: Final = (notes.INSTALLED, notes.INSTALLED_DEGRADED)
 @attrs.define(slots=True)
 class _Receiver:
     """What is known of one group on one member in one life. ``session`` began in ``view``; its window came as far as
-    ``contiguous``.
-    ``stalls`` since it came further, ``defects`` in a row of fetches of one generation that did not hold."""
+    ``contiguous``. ``stalls`` since it came further, ``defects`` in a row of fetches of one generation that did not
+    hold, the last of a spent budget ``gave_up_at``; ``snapshot``: digest of the file when the fetch was checked."""
 
     life: int
     session: Any = None

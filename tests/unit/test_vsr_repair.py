@@ -176,16 +176,19 @@ def test_how_far_a_member_serves(status: str, view: int, committed_only: bool, l
     assert serving.ceiling(replica, view, committed_only) == limit
 
 
+class Hook(TransferPort):
+    """Notes who was asked for a transfer."""
+
+    __slots__ = ("begun",)
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+
+    def begin(self, replica: Any, peer: int, out: list[Any], first_op: int = 0) -> None:
+        self.begun.append(peer)
+
+
 def test_a_range_that_is_gone_hands_over_to_a_transfer() -> None:
-    class Hook(TransferPort):
-        __slots__ = ("begun",)
-
-        def __init__(self) -> None:
-            self.begun: list[int] = []
-
-        def begin(self, replica: Any, peer: int, out: list[Any], first_op: int = 0) -> None:
-            self.begun.append(peer)
-
     cluster, log = entries(4)
     node = cluster.nodes[2]
     node.replica.member.transfer = hook = Hook()
@@ -201,15 +204,6 @@ def test_a_range_that_is_gone_hands_over_to_a_transfer() -> None:
 
 
 def test_a_range_that_came_from_elsewhere_meanwhile_begins_no_transfer() -> None:
-    class Hook(TransferPort):
-        __slots__ = ("begun",)
-
-        def __init__(self) -> None:
-            self.begun: list[int] = []
-
-        def begin(self, replica: Any, peer: int, out: list[Any], first_op: int = 0) -> None:
-            self.begun.append(peer)
-
     cluster, log = entries(6)
     node = cluster.nodes[2]
     node.replica.member.transfer = hook = Hook()
